@@ -36,7 +36,10 @@ INSERT INTO treadle.leases
 SELECT {_ID}, nextval('treadle.lease'), 1, 'default', %(type)s, '', 1, 0, 0, '', %(now)s, %(now)s {_ROWS}
 """,
 }
-_TALLY = "INSERT INTO treadle.tallies (status, type, queue, count) VALUES (%(status)s, %(type)s, 'default', %(n)s)"
+_TALLY = """
+INSERT INTO treadle.tallies (status, type, queue, count)
+SELECT status, %(type)s, 'default', %(n)s FROM (VALUES ('all'), (%(status)s)) s (status) WHERE status <> 'pending'
+"""
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _MOVING = ("jobs", "ready", "leases", "finished", "tallies", "usage")
 

@@ -3,8 +3,9 @@
 `insert` and `move` are what everything is compared with. A batch travels as arrays (`unnest`) and a transaction is as
 few statements as it can be: to insert, rows into `jobs`, `ready` and `tallies`; to claim, `DELETE FROM ready` of the
 first due rows that are not locked, which feeds the INSERT into `leases` and brings the payloads; to complete,
-`DELETE FROM leases` by id, which feeds the INSERT into `finished`; tallies and usage with each. One connection does
-one after the other and waits for every commit. There is no heartbeat, no limit, no cursor, no other type.
+`DELETE FROM leases` by id, which feeds the INSERT into `finished`; tallies and usage with what comes and what
+ends. One connection does one after the other and waits for every commit. There is no heartbeat, no limit, no cursor,
+no other type.
 
 `insert_text` and `move_text` send each batch as one text (JSON, or an array as PostgreSQL writes it), which costs
 psycopg much less than a list. `insert_many` and `move_many` go row by row with `executemany`, which it sends as a
@@ -43,8 +44,8 @@ job AS (
     INSERT INTO treadle.jobs ({_JOB}) SELECT id, 'noop', 'default', '', '', payload, 0, 5, %(now)s FROM e)
 INSERT INTO treadle.ready ({_READY}) SELECT id, 'default', 'noop', '', 0, %(now)s, 0, 0, 0, %(now)s FROM e
 """
-TALLY = f"{_TALLY} VALUES ('pending', 'noop', 'default', %(n)s)"
-MOVED = f"{_TALLY} VALUES (%(from)s, 'noop', 'default', -%(n)s), (%(to)s, 'noop', 'default', %(n)s)"
+TALLY = f"{_TALLY} VALUES ('all', 'noop', 'default', %(n)s)"
+COMPLETED = f"{_TALLY} VALUES ('completed', 'noop', 'default', %(n)s)"
 USE = f"{_USE} VALUES (%(minute)s, 'noop', 'default', '', %(n)s, 0, %(busy)s, 0)"
 
 _DUE = """
@@ -112,7 +113,6 @@ def _move(db: Connection, limit: int, complete: str, send: Callable[[Iterable[st
     now = _now()
     with db.transaction():
         rows = db.execute(CLAIM, {"now": now, "limit": limit}).fetchall()
-        _count(db, "pending", "processing", len(rows))
     then = _now()
     with db.transaction():
         db.execute(complete, {"ids": send(id for id, _, _ in rows), "now": then})
@@ -131,7 +131,6 @@ def move_many(db: Connection, limit: int) -> int:
         cursor.executemany(lease, [(id, run_at, now) for id, run_at in due])
         ids = [id for id, _ in due]
         cursor.execute("SELECT id, payload::text FROM treadle.jobs WHERE id = ANY(%s)", (ids,)).fetchall()
-        _count(db, "pending", "processing", len(due))
     then = _now()
     with db.transaction(), db.cursor() as cursor:
         cursor.executemany("DELETE FROM treadle.leases WHERE id = %s", [(id,) for id in ids])
@@ -140,12 +139,8 @@ def move_many(db: Connection, limit: int) -> int:
     return len(due)
 
 
-def _count(db: Connection, before: str, after: str, n: int) -> None:
-    db.execute(MOVED, {"from": before, "to": after, "n": n})
-
-
 def _ended(db: Connection, now: int, n: int, busy: int) -> None:
-    _count(db, "processing", "completed", n)
+    db.execute(COMPLETED, {"n": n})
     db.execute(USE, {"minute": now // 60_000_000 * 60, "n": n, "busy": busy * n})
 
 

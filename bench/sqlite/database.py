@@ -37,7 +37,8 @@ SELECT id, 0, 0, queue, type, tenant, 1, 0, 0, '', :now, :now FROM treadle_jobs 
 """,
 }
 _TALLY = """
-INSERT INTO treadle_tallies (status, type, queue, count) VALUES (:status, :type, 'default', :n)
+INSERT INTO treadle_tallies (status, type, queue, count)
+SELECT column1, :type, 'default', :n FROM (VALUES ('all'), (:status)) WHERE column1 <> 'pending'
     ON CONFLICT DO UPDATE SET count = count + excluded.count
 """
 _NUMBERS = "UPDATE treadle_meta SET value = max(value, :n) WHERE key = 'lease'"

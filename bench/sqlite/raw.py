@@ -59,7 +59,7 @@ def move_many(db: sqlite3.Connection, limit: int) -> int:
     lease = f"INSERT INTO treadle_leases ({_LEASE}) VALUES (?, ?, 1, 'default', 'noop', '', 1, 0, 0, 'raw', ?, ?)"
     db.executemany(lease, leases)
     db.executemany("DELETE FROM treadle_ready WHERE id = ?", ids)
-    _claimed(db, now, n)
+    _claimed(db, now)
     then = _begin(db)
     ended = f"""INSERT INTO treadle_finished ({_ENDED})
         VALUES (?, ?, 1, 'completed', 'default', 'noop', '', 1, 'raw', ?, ?, ?)"""
@@ -80,7 +80,7 @@ def move_json(db: sqlite3.Connection, limit: int) -> int:
     db.execute("DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(?))", (ids,))
     payloads = "SELECT json_group_array(payload) FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(?))"
     json.loads(db.execute(payloads, (ids,)).fetchone()[0])
-    _claimed(db, now, n)
+    _claimed(db, now)
     then = _begin(db)
     ended = f"""INSERT INTO treadle_finished ({_ENDED})
         SELECT l.id, l.lease, l.token, 'completed', l.queue, l.type, l.tenant, l.attempt, l.worker, l.run_at,
@@ -98,20 +98,17 @@ def _begin(db: sqlite3.Connection) -> int:
 
 
 def _inserted(db: sqlite3.Connection, now: int, n: int) -> None:
-    db.execute(_TALLY, ("pending", n))
+    db.execute(_TALLY, ("all", n))
     db.execute(_CLOCK, (now,))
     db.execute("COMMIT")
 
 
-def _claimed(db: sqlite3.Connection, now: int, n: int) -> None:
-    db.execute(_TALLY, ("pending", -n))
-    db.execute(_TALLY, ("processing", n))
+def _claimed(db: sqlite3.Connection, now: int) -> None:
     db.execute(_CLOCK, (now,))
     db.execute("COMMIT")
 
 
 def _settled(db: sqlite3.Connection, now: int, n: int, busy: int) -> None:
-    db.execute(_TALLY, ("processing", -n))
     db.execute(_TALLY, ("completed", n))
     db.execute(_USE, (now // 60_000_000 * 60, n, busy * n))
     db.execute("COMMIT")

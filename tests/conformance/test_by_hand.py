@@ -498,7 +498,7 @@ def test_every_defect_is_found(store, by_hand):
     by_hand("DELETE FROM treadle_jobs WHERE id = ?", waiting[2].id)
     by_hand("UPDATE treadle_jobs SET payload = '[]' WHERE id = ?", waiting[3].id)
     by_hand("UPDATE treadle_ready SET snoozes = 2000000000 WHERE id = ?", waiting[3].id)
-    by_hand("UPDATE treadle_tallies SET count = -count - 1 WHERE status = 'processing'")
+    by_hand("UPDATE treadle_tallies SET count = -count - 1 WHERE status = 'all'")
 
     found = codes(store)
     assert found.pop("count") >= 1

@@ -299,7 +299,8 @@ def test_everything_is_listed_in_order_without_a_sort(store):
 def test_counts_by_status_type_and_queue_read_no_jobs(store):
     (statement,) = statements_of(store, lambda: store.counts(("status", "type", "queue")).rows)
 
-    assert [] == [line for line in plan(store, statement) if not line.startswith(("SEARCH t ", "USE TEMP B-TREE"))]
+    read = {line.split()[1] for line in plan(store, statement) if line.startswith(("SCAN", "SEARCH"))}
+    assert {"t", "treadle_tallies", "treadle_leases"} == read
 
 
 # Pages and statistics

@@ -198,7 +198,7 @@ def one_at_a_time(h: History) -> Iterator[str]:
 def counts_add_up(h: History) -> Iterator[str]:
     """Tallies and usage equal a count of the rows."""
     counted = Counter(row.status for row in h.records.ended)
-    counted.update({"pending": len(h.records.waiting), "processing": len(h.records.leased)})
+    counted["all"] = len(h.records.waiting) + len(h.records.leased) + len(h.records.ended)
     if +counted != h.records.tallies:
         yield f"the tallies are {h.records.tallies}, a count gives {dict(+counted)}"
     retried = sum(row.outcome == "retried" for row in h.records.lost)

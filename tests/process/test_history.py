@@ -33,7 +33,7 @@ def good() -> History:
             Ended("c", 5, "completed", 2, "11:1"),
         ],
         lost=[Lost("b", 2, 1, "retried", KILLED), Lost("c", 3, 1, "retried", KILLED)],
-        tallies={"completed": 3},
+        tallies={"all": 3, "completed": 3},
         runs=5,
         failures=2,
         last_lease=5,
@@ -99,7 +99,7 @@ PLANTED: dict[str, Callable[[History], History]] = {
         h, lost=[h.records.lost[0]._replace(lease=6), h.records.lost[1]], last_lease=6
     ),
     "one_at_a_time: b ran as 11:0 while 10:1 was running": lambda h: h._replace(kills={10: 450}),
-    "counts_add_up: the tallies are {'completed': 2}, a count gives {'completed': 3}": lambda h: with_records(
+    "counts_add_up: the tallies are {'completed': 2}, a count gives {'completed': 3, 'all': 3}": lambda h: with_records(
         h, tallies={"completed": 2}
     ),
     "counts_add_up: usage has 6 runs, 2 failures: 3 ended, 2 retried": lambda h: with_records(h, runs=6),

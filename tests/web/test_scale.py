@@ -52,7 +52,7 @@ FILL = (
     " completed_at) SELECT {id}, i, i, 'completed', 'default', {type}, '', 1, 'w', {now}, {now}, {now}"
     " FROM {rows} WHERE i >= {jobs} / 2",
     "INSERT INTO treadle_tallies (status, type, queue, count)"
-    " SELECT 'pending', type, queue, count(*) FROM treadle_ready GROUP BY type, queue",
+    " SELECT 'all', type, queue, count(*) FROM treadle_jobs GROUP BY type, queue",
     "INSERT INTO treadle_tallies (status, type, queue, count)"
     " SELECT 'completed', type, queue, count(*) FROM treadle_finished GROUP BY type, queue",
     "INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)"

@@ -176,7 +176,7 @@ def _claim_is_lost(td: Treadle, job: Job, started: threading.Event) -> tuple[int
         [lease] = db.execute("DELETE FROM treadle_leases RETURNING lease").fetchall()
         db.execute("UPDATE treadle_meta SET value = ? - 1 WHERE key = 'lease'", lease)
         db.execute("DELETE FROM treadle_jobs WHERE id = ?", (job.id,))
-        db.execute("UPDATE treadle_tallies SET count = count - 1 WHERE status = 'processing'")
+        db.execute("UPDATE treadle_tallies SET count = count - 1 WHERE status = 'all'")
         return lease
 
 

@@ -378,7 +378,8 @@ CREATE TABLE treadle_pauses (
 ) STRICT, WITHOUT ROWID;
 
 -- Counts and usage, kept by the transaction that moved the rows: exact at every commit. One writer at a time is a
--- fact of SQLite, so there is nothing to keep apart per worker, and nothing to compact.
+-- fact of SQLite, so there is nothing to keep apart per worker, and nothing to compact. The tallies have all jobs, as
+-- 'all', and those that are blocked or ended. What is leased is counted in `leases`; the rest is pending.
 CREATE TABLE treadle_tallies (
     status TEXT NOT NULL,
     type   TEXT NOT NULL,

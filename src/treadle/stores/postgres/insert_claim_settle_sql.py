@@ -3,8 +3,6 @@
 from treadle.stores.statements import Statements
 from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, MOST_ATTEMPTS, THESE
 
-_DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
-
 # The attempts before this one.
 _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 
@@ -29,8 +27,8 @@ job AS (
            schedule, fired_at, origin, batch, CAST(:now AS bigint) FROM e),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
-    SELECT CASE WHEN parked = 'wait' THEN 'blocked' ELSE 'pending' END, type, queue, count(*)
-      FROM e GROUP BY 1, type, queue)
+    SELECT 'all', type, queue, count(*) FROM e GROUP BY type, queue
+     UNION ALL SELECT 'blocked', type, queue, count(*) FROM e WHERE parked = 'wait' GROUP BY type, queue)
 INSERT INTO treadle.ready
        (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, parked)
 SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint), start_by, parked FROM e
@@ -181,15 +179,11 @@ l AS (
     SELECT id, nextval('treadle.lease'), :token, queue, type, tenant,
            least(greatest(attempts, 0), {MOST_ATTEMPTS}) + 1, snoozes, suspicion, :worker, run_at, :now, start_by,
            forgiven,
-           CASE WHEN suspicion = 0 OR :worker = '' THEN :now + (CAST(:timeouts AS text)::jsonb ->> type)::bigint END
+           CASE WHEN suspicion = 0 OR :worker = ''
+                THEN :now + ((SELECT CAST(:timeouts AS text)::jsonb) ->> type)::bigint END  -- it is parsed once
       FROM gone ORDER BY priority DESC, run_at, id
     RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline,
-              forgiven),
-tally AS (
-    INSERT INTO treadle.tallies (status, type, queue, count)
-    SELECT s.status, type, queue, s.sign * count(*)
-      FROM gone CROSS JOIN (VALUES ('pending', -1), ('processing', 1)) s (status, sign)
-     GROUP BY s.status, s.sign, type, queue)
+              forgiven)
 SELECT {LEASE_COLUMNS},
        (SELECT json_agg(json_build_array(id, start_by))::text FROM gone WHERE start_by <= :now)
   FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
@@ -210,12 +204,7 @@ UNLEASE = """
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS start_by
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
-gone AS (DELETE FROM treadle.leases WHERE id = ANY(ARRAY(SELECT id FROM e)) AND token = :token RETURNING *),
-tally AS (
-    INSERT INTO treadle.tallies (status, type, queue, count)
-    SELECT s.status, type, queue, s.sign * count(*)
-      FROM gone CROSS JOIN (VALUES ('processing', -1), ('pending', 1)) s (status, sign)
-     GROUP BY s.status, s.sign, type, queue)
+gone AS (DELETE FROM treadle.leases WHERE id = ANY(ARRAY(SELECT id FROM e)) AND token = :token RETURNING *)
 INSERT INTO treadle.ready
        (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, forgiven)
 SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
@@ -224,11 +213,11 @@ SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle
   FROM gone l JOIN e ON e.id = l.id
 """
 
-# Leases of jobs that were deleted by hand: there is nothing left to run. They were counted as processing.
+# Leases of jobs that were deleted by hand: there is nothing left to run.
 DROP_ORPHANED_LEASES = f"""
-WITH gone AS ({_DELETE_ORPHANED_LEASES})
+WITH gone AS ({Statements.DELETE_ORPHANED_LEASES})
 INSERT INTO treadle.tallies (status, type, queue, count)
-SELECT 'processing', type, queue, -count(*) FROM gone GROUP BY type, queue
+SELECT 'all', type, queue, -count(*) FROM gone GROUP BY type, queue
 """
 
 # ---- settle
@@ -253,9 +242,7 @@ done AS (
       FROM gone),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
-    SELECT s.status, type, queue, s.sign * count(*)
-      FROM gone CROSS JOIN (VALUES ('processing', -1), ('completed', 1)) s (status, sign)
-     GROUP BY s.status, s.sign, type, queue),
+    SELECT 'completed', type, queue, count(*) FROM gone GROUP BY type, queue),
 usage AS (
     INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
     SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), count(*), 0,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 
-from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.rows import Defect
-from treadle.stores.shared.stats import tally
 from treadle.stores.transaction import Transaction
 
 log = logging.getLogger("treadle")
@@ -32,7 +29,6 @@ def repair(tx: Transaction) -> int:
     waiting = tx.execute(tx.sql.DROP_READY_OF_LEASED).fetchall()
     ended = tx.execute(tx.sql.DROP_LEASES_OF_FINISHED).fetchall()
     repeated = tx.execute(tx.sql.DROP_REPEATED_ATTEMPTS).fetchall()
-    tally(tx, [(Status.PROCESSING, *key, -n) for key, n in Counter((type, queue) for _, type, queue in ended).items()])
     for rows, problem in (
         (waiting, "was in ready and in leases: it runs, and no longer waits"),
         (ended, "was in leases and in finished: it has ended, and no longer runs"),

@@ -35,8 +35,15 @@ Tally = Mapping[Status, int]
 
 
 def tally(tx: Transaction, moved: Moved) -> None:
-    if moved:
-        tx.execute(tx.sql.ADD_TALLIES, {"rows": as_json(moved)})
+    """Count all jobs, and those that are blocked or have ended. What is leased is counted in `leases`, and the rest is
+    pending: a claim counts nothing."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for status, type, queue, n in moved:
+        counts["all", type, queue] += n
+        if status not in (Status.PENDING, Status.PROCESSING):
+            counts[status, type, queue] += n
+    if rows := [(*key, n) for key, n in counts.items() if n]:
+        tx.execute(tx.sql.ADD_TALLIES, {"rows": as_json(rows)})
 
 
 def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
@@ -48,16 +55,17 @@ def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
         sum[0] += 1
         sum[1] += now - c.started_at
         sum[2] += c.started_at - c.run_at
-    moved: Counter[tuple[str, str, str]] = Counter()
+    counted: Counter[tuple[str, str, str]] = Counter()
     usage: list[tuple[object, ...]] = []
     for (kind, due, type, queue, tenant), (runs, busy, waiting) in sums.items():
-        moved[kind.final or (Status.PENDING if due else Status.BLOCKED), type, queue] += runs
-        moved[Status.PROCESSING, type, queue] -= runs
+        if status := kind.final or (None if due else Status.BLOCKED):
+            counted[status, type, queue] += runs
         if kind is not OutcomeKind.RELEASED:
             completed, failures = runs * (kind is OutcomeKind.COMPLETED), runs * (kind in UNSUCCESSFUL)
             times = (t if 0 <= t < MOST else 0 for t in (busy, waiting))  # a time broken by hand is not counted
             usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
-    tally(tx, [(*key, n) for key, n in moved.items()])
+    if counted:
+        tx.execute(tx.sql.ADD_TALLIES, {"rows": as_json([(*key, n) for key, n in counted.items()])})
     if usage:
         tx.execute(tx.sql.ADD_USAGE, {"rows": as_json(usage)})
 

@@ -61,8 +61,6 @@ _COMMON = attrgetter(*_COLUMNS)
 NUMBERS = range(1 << 62)
 """A counter of lease numbers beyond them was broken by hand."""
 
-_CLAIMED_IS = ((Status.PENDING, -1), (Status.PROCESSING, 1))
-
 
 class Transitions(Transaction):
     """A transaction on SQLite's tables, in a file or on a libSQL server."""
@@ -261,11 +259,9 @@ class Transitions(Transaction):
         """None if one of them is of a paused tenant: then none is leased."""
         timeouts, token = request.types or {}, secrets.randbits(63)
         by_timeout: defaultdict[int | None, list[str]] = defaultdict(list)
-        counts: Counter[tuple[str, str]] = Counter()
         for range, some in groupby(jobs, itemgetter(2)):
             timeout = timeouts.get(range.type) if request.lease_for is None else request.lease_for
-            by_timeout[timeout] += (ids := [id for _, id, _ in some])
-            counts[range.type, range.queue] += len(ids)
+            by_timeout[timeout] += [id for _, id, _ in some]
         for timeout, ids in by_timeout.items():
             row = {"worker": worker, "token": token, "now": self.now, "timeout": timeout, "rows": as_json(ids)}
             if not paused:
@@ -282,10 +278,8 @@ class Transitions(Transaction):
             expired = self.value(sql.COUNT_EXPIRED, {**rows, "now": self.now})
             self.met_expired = expired > 0
             orphaned = self._drop_unusable() if len(claimed) + expired < len(jobs) else []
-            counts = Counter(map(attrgetter("type", "queue"), claimed))
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
-        moved = [(status, *key, sign * n) for key, n in counts.items() for status, sign in _CLAIMED_IS]
-        return claimed, [*moved, *orphaned]
+        return claimed, orphaned
 
     def _drop_unusable(self) -> Moved:
         """Jobs were broken by hand. There is nothing left to run of them."""

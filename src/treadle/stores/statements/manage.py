@@ -1,6 +1,6 @@
 """A person changes jobs: cancel, retry, run now, reschedule, complete, delete; and repairs rows."""
 
-from treadle.stores.statements.parts import MOST_ATTEMPTS, STUCK, THESE
+from treadle.stores.statements.parts import MOST_ATTEMPTS, STUCK, TALLIES, THESE
 
 
 class Manage:
@@ -77,7 +77,7 @@ class Manage:
             SELECT 'number', l.id::text FROM treadle.leases l
              WHERE attempt NOT BETWEEN 0 AND {MOST_ATTEMPTS} OR snoozes NOT BETWEEN 0 AND {MOST_ATTEMPTS}
              UNION ALL
-            SELECT 'count', type FROM treadle.tallies GROUP BY status, type, queue HAVING sum(count) < 0) d
+            SELECT 'count', type FROM {TALLIES} t GROUP BY status, type, queue HAVING sum(count) < 0) d
          GROUP BY code ORDER BY code
     """
     DEFECTS_OF_ALL = f"""
@@ -104,5 +104,5 @@ class Manage:
     DROP_LEASES_OF_FINISHED = """
         DELETE FROM treadle.leases AS l
          WHERE EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = l.id AND f.tenant = l.tenant)
-        RETURNING id::text, type, queue
+        RETURNING id::text
         """

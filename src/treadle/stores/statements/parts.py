@@ -5,6 +5,19 @@ MOST = 10**15
 """No job has more attempts or snoozes, and no count or time in microseconds is larger, unless it was broken by hand.
 Then it must not overflow: that would stop the whole batch."""
 
+# How many jobs have each status. Tallies are of all jobs, and of those that are blocked or have ended. Leases are
+# counted here; the rest is pending.
+_COUNT = f"least(greatest(count, -{MOST}), {MOST})"
+TALLIES = f"""(
+    SELECT CASE status WHEN 'all' THEN 'pending' ELSE status END AS status, type, queue, {_COUNT} AS count
+      FROM treadle.tallies
+     UNION ALL
+    SELECT 'pending', type, queue, -{_COUNT} FROM treadle.tallies WHERE status <> 'all'
+     UNION ALL
+    SELECT 'pending', type, queue, -1 FROM treadle.leases
+     UNION ALL
+    SELECT 'processing', type, queue, 1 FROM treadle.leases)"""
+
 # The columns of usage, added up.
 SUMS_OF_USAGE = ", ".join(
     f"sum(least(greatest({column}, 0), {MOST}))::bigint"

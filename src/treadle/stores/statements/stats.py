@@ -1,10 +1,9 @@
 """Counts, times, failures and usage, and what waited in each minute."""
 
 from treadle.job import Status
-from treadle.stores.statements.parts import MOST, SUMS_OF_USAGE
+from treadle.stores.statements.parts import SUMS_OF_USAGE, TALLIES
 
-_COUNT = f"sum(least(greatest(count, -{MOST}), {MOST}))"
-_BY_STATUS = ", ".join(f"coalesce({_COUNT} FILTER (WHERE status = '{status}'), 0)::bigint" for status in Status)
+_BY_STATUS = ", ".join(f"coalesce(sum(count) FILTER (WHERE status = '{status}'), 0)::bigint" for status in Status)
 
 
 class Stats:
@@ -13,10 +12,10 @@ class Stats:
     # ---- stats
 
     # Counts from the tallies. {which}: conditions. {by}: some columns, each with a comma behind it.
-    TALLIED = "SELECT {by} sum(count)::bigint FROM treadle.tallies t WHERE {which} GROUP BY {group}"
+    TALLIED = f"SELECT {{by}} sum(count)::bigint FROM {TALLIES} t WHERE {{which}} GROUP BY {{group}}"
     # How many queues and types there are, those with the most jobs, and how many of these have each status.
     LARGEST_QUEUES = f"""
-        SELECT count(*) OVER (), queue, type, {_BY_STATUS} FROM treadle.tallies t WHERE {{which}}
+        SELECT count(*) OVER (), queue, type, {_BY_STATUS} FROM {TALLIES} t WHERE {{which}}
          GROUP BY queue, type HAVING sum(count) <> 0 ORDER BY sum(count) DESC, queue, type LIMIT :queues
     """
     # A JSON list of pairs, as a table.

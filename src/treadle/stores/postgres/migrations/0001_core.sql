@@ -380,7 +380,8 @@ CREATE TABLE treadle.pauses (
 );
 
 -- Counts and usage: appended to by the transaction that moved the rows, so that no two of them meet in a row, and
--- compacted by a chore. What they add up to is exact at every commit.
+-- compacted by a chore. What they add up to is exact at every commit. The tallies have all jobs, as 'all', and those
+-- that are blocked or ended. What is leased is counted in `leases`; the rest is pending.
 CREATE TABLE treadle.tallies (
     status text COLLATE "C" NOT NULL,
     type   text COLLATE "C" NOT NULL,
