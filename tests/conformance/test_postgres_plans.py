@@ -433,7 +433,7 @@ def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
 
 @pytest.mark.parametrize("status", ["failed", None], ids=["ended", "waiting again"])
 def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
-    rows = json.dumps([(id, n, 1, status, 1, None, "e", LATER, 0, None, "failed", "t") for id, n in held])
+    rows = json.dumps([(id, n, 1, status, 1, None, "e", LATER, 0, None, "failed", "t", 1, "") for id, n in held])
 
     plan = explain(hot.SETTLE, {"rows": rows, "now": LATER})
 

@@ -210,7 +210,7 @@ def test_the_error_for_a_role_without_rights_names_the_missing_right(place):
 # Locks
 
 
-LOCKABLE = {"jobs", "ready", "finished", "attempts", "dedupe", "schedules", "fired"}
+LOCKABLE = {"jobs", "ready", "finished", "attempts", "dedupe", "schedules", "fired", "steps", "waits", "logs"}
 """Whoever may delete rows of a table may lock it: PostgreSQL has no right to delete without that."""
 
 

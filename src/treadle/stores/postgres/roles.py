@@ -53,9 +53,9 @@ OF_TENANTS = {
     "steps": Rights(EVERYTHING, "SELECT, DELETE"),
     "waits": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (met), DELETE"),
     "signals": Rights(EVERYTHING, "SELECT, INSERT"),
-    "arrivals": Rights(EVERYTHING, "INSERT"),
-    "batches": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (closed_at), DELETE"),
-    "batch_counts": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
+    "arrivals": Rights(EVERYTHING, "SELECT, INSERT"),
+    "batches": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (closed_at)"),
+    "batch_counts": Rights(EVERYTHING, "SELECT, INSERT"),
     "logs": Rights(EVERYTHING, "SELECT, DELETE"),
 }
 """Tables with a tenant in each row, on which the policies are."""
