@@ -56,7 +56,9 @@ MIDDLE = {
     "registry",
     "hooks",
     "results",
+    "run_steps",
     "schedules",
+    "signals",
 }
 """The parts of an app. They know only the contract of a store, and the user's own connections."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}

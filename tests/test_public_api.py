@@ -22,6 +22,7 @@ ERRORS = [
     "BadHandler",
     "BadOption",
     "BadPayload",
+    "BadStep",
     "BadURL",
     "BlocksTheLoop",
     "CommitUnknown",
@@ -109,6 +110,7 @@ TREADLE = [
     "aenqueue_many",
     "afailures",
     "aget",
+    "aget_signal",
     "ajobs",
     "alatency",
     "apause",
@@ -125,10 +127,13 @@ TREADLE = [
     "aretry",
     "arun_now",
     "asgi",
+    "asignal",
+    "asteps",
     "atick",
     "attempts",
     "aunquiet",
     "ausage",
+    "awaits",
     "awhy",
     "aworkers",
     "backlog",
@@ -147,6 +152,7 @@ TREADLE = [
     "enqueue_many",
     "failures",
     "get",
+    "get_signal",
     "hooks",
     "include",
     "job",
@@ -172,11 +178,14 @@ TREADLE = [
     "retry",
     "run_now",
     "schedules",
+    "signal",
+    "steps",
     "store",
     "tick",
     "tracing",
     "unquiet",
     "usage",
+    "waits",
     "why",
     "worker",
     "workers",
@@ -208,31 +217,44 @@ JOB = [
     "waits_for_key",
     "schedule",
     "fired_at",
+    "origin",
+    "batch",
 ]
 
 CONTEXT = [
+    "agather",
+    "asleep",
+    "astep",
     "atransaction",
     "attempt",
+    "await_for",
     "cancelled",
     "complete",
     "fired_at",
+    "gather",
     "id",
     "max_attempts",
+    "parents",
     "progress",
     "queue",
     "result",
+    "sleep",
     "snoozes",
+    "step",
     "subject",
     "tenant",
     "transaction",
     "type",
+    "wait_for",
 ]
 
 USING = [
+    "after",
     "connection",
     "dedupe",
     "delay",
     "detached",
+    "if_failed",
     "max_attempts",
     "priority",
     "queue",
@@ -298,7 +320,8 @@ def test_a_context_a_lease_and_using_have_exactly_these_names() -> None:
 
 
 def test_the_statuses_are_these() -> None:
-    assert [status.value for status in treadle.Status] == ["pending", "processing", "completed", "failed", "cancelled"]
+    waiting, ended = ["pending", "blocked"], ["completed", "failed", "cancelled"]
+    assert [status.value for status in treadle.Status] == [*waiting, "processing", *ended]
 
 
 def test_every_method_that_waits_for_the_database_has_an_async_twin_with_the_same_parameters() -> None:

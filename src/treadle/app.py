@@ -14,12 +14,12 @@ from treadle.context import Tracing
 from treadle.diagnosis import BEAT
 from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra
 from treadle.function import Options, checked, encode_payload, make_request
+from treadle.group_commit import warn_if_on_loop
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.lease import Lease
 from treadle.limit_changes import AppLimits
 from treadle.management import Management, Statuses, statuses
-from treadle.producer import warn_if_on_loop
 from treadle.redact import Setting
 from treadle.registry import Registry
 from treadle.results import ResultPoller, result_of, twin

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+
+import msgspec
 
 from treadle import clock, codec
 from treadle.errors import BadOption, TransactionOver
-from treadle.job import ClaimedJob, NewJob, Progress
-from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason
+from treadle.job import ClaimedJob, Job, NewJob, Progress
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason, Suspend
 from treadle.redact import DEFAULT, Redactor
+from treadle.waits import NewSignal
 
 if TYPE_CHECKING:
-    from treadle.stores.base import Engine
+    from treadle.run_steps import RunSteps, StepCall, StepSaver
+    from treadle.stores.base import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 current_run: ContextVar[Run | None] = ContextVar("treadle_run", default=None)
 """The attempt that the calling code belongs to: an enqueue inside it is a follow-up."""
+current_step: ContextVar[StepCall | None] = ContextVar("treadle_step", default=None)
+"""The step that it belongs to: what is enqueued inside it is stored with it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,8 +39,9 @@ class Run:
     """One attempt that is running: what the handler did so far, and whether the worker wants it to stop."""
 
     claimed: ClaimedJob
-    store: Engine
+    store: Store
     redactor: Redactor = DEFAULT
+    saver: StepSaver | None = None
     progress: Progress | None = None
     stop_reason: StopReason | None = None
     """Why the worker wants the handler to stop: its stop flag is set."""
@@ -41,7 +52,25 @@ class Run:
     ended: bool = False
     result: Any = None
     follow_ups: list[NewJob] = field(default_factory=list)
+    signals: list[NewSignal] = field(default_factory=list)
     written: Outcome | None = None
+    in_transaction: bool = False
+    owner: object = None
+    """The task or thread of its handler."""
+    steps: RunSteps | None = None
+    suspension: Outcome | None = None
+    """Its outcome, once it waits, whatever the handler does then."""
+    parents: list[Job] | None = None
+
+    @property
+    def collecting(self) -> Run | StepCall:
+        """What an enqueue is stored with: the step that it is in, or else the completion."""
+        step = current_step.get()
+        return self if step is None or step.ended else step
+
+    def has_stored_step(self) -> None:
+        """The attempts before this one no longer count."""
+        self.claimed = msgspec.structs.replace(self.claimed, forgiven=self.claimed.attempt - 1)
 
     def report(self, progress: Progress) -> None:
         """Keep the newest progress, for the worker to store."""
@@ -49,10 +78,10 @@ class Run:
 
     def completed(self, result: Any) -> Outcome:
         """The outcome of a handler that returned."""
-        if result is None and not self.follow_ups:
+        if result is None and not self.follow_ups and not self.signals:
             return COMPLETED
-        text = codec.result_to_json(result, self.claimed.type)
-        return Outcome(OutcomeKind.COMPLETED, result=text, follow_ups=tuple(self.follow_ups))
+        text, signals = codec.result_to_json(result, self.claimed.type), tuple(self.signals)
+        return Outcome(OutcomeKind.COMPLETED, result=text, follow_ups=tuple(self.follow_ups), signals=signals)
 
 
 class Context:
@@ -139,12 +168,12 @@ class Context:
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction of the job's own database that ends the job: your rows, its follow-ups and its completion
         are committed together, or none of them if the block raises or the lease was lost."""
-        return _ending(self._run)
+        return _ending(_outside_steps(self._run))
 
     @asynccontextmanager
     async def atransaction(self) -> AsyncGenerator[Any]:
         """`transaction` for an `async def` handler. The connection is the store's own, so its calls are sync."""
-        loop, block = asyncio.get_running_loop(), _ending(self._run)
+        loop, block = asyncio.get_running_loop(), _ending(_outside_steps(self._run))
         # A thread of its own: in a pool, calls that wait for the writer could keep this one from committing.
         thread = ThreadPoolExecutor(1, "treadle-transaction")
         try:
@@ -164,18 +193,113 @@ class Context:
         finally:
             thread.shutdown(wait=False)
 
+    # Steps and waits
+
+    def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call `fn`, and store what it returns, as JSON by its annotation, before this returns. If the job runs again,
+        `fn` is not called again. A repeated name gets a number: the second `fetch` is `fetch#2`.
+
+        Jobs and signals inside `fn` are stored with the step.
+        """
+        steps = self._steps
+        result: T = steps.step(steps.call(name, fn, args, kwargs), fn, args, kwargs)
+        return result
+
+    @overload
+    def astep(
+        self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def astep(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def astep(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """`step` without blocking the event loop. `fn` may be async; if it is not, it is called in a thread."""
+        steps = self._steps
+        return steps.astep(steps.call(name, fn, args, kwargs), fn, args, kwargs)
+
+    def sleep(self, name: str, seconds: float | timedelta) -> None:
+        """Go on after this time, in another run. No worker is held until then, and no attempt is used up."""
+        steps = self._steps
+        steps.load()
+        steps.sleep(name, seconds)
+
+    async def asleep(self, name: str, seconds: float | timedelta) -> None:
+        """`sleep` without blocking the event loop."""
+        steps = self._steps
+        await steps.aload()
+        steps.sleep(name, seconds)
+
+    def wait_for(self, signal: str, timeout: float | timedelta | None = None) -> Any:
+        """The value of this signal of the job's tenant, which `td.signal` sends, before or after. No worker is held
+        until then. Raises TimeoutError if it does not come within `timeout` seconds."""
+        steps = self._steps
+        steps.load()
+        return steps.wait_for(signal, timeout)
+
+    async def await_for(self, signal: str, timeout: float | timedelta | None = None) -> Any:
+        """`wait_for` without blocking the event loop."""
+        steps = self._steps
+        await steps.aload()
+        return steps.wait_for(signal, timeout)
+
+    def gather(self, name: str, requests: Sequence[NewJob]) -> list[Any]:
+        """Start these jobs, and go on when all have ended, with their results in this order. No worker is held until
+        then. Raises JobFailed for the first that has failed."""
+        steps = self._steps
+        steps.load()
+        stored = steps.begin_gather(name, requests)
+        return [] if stored is None else steps.gather(stored)
+
+    async def agather(self, name: str, requests: Sequence[NewJob]) -> list[Any]:
+        """`gather` without blocking the event loop."""
+        steps = self._steps
+        await steps.aload()
+        stored = steps.begin_gather(name, requests)
+        return [] if stored is None else await steps.agather(stored)
+
+    @property
+    def parents(self) -> list[Job]:
+        """The jobs that this one was enqueued after, with their results."""
+        run = self._run
+        if run.parents is None:
+            run.parents = run.store.parents(run.claimed.id)
+        return run.parents
+
+    @property
+    def _steps(self) -> RunSteps:
+        run = self._run
+        if run.steps is not None:
+            return run.steps
+        assert run.saver is not None
+        return run.saver.steps_of(run)
+
+
+def caller() -> object:
+    """The task or thread that calls."""
+    return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
+
+
+def _outside_steps(run: Run) -> Run:
+    """The run, which may be ended now."""
+    if run.suspension is not None:
+        raise Suspend
+    if run.collecting is not run:
+        raise TransactionOver("ctx.transaction() ends the job; use it after the step, not inside of it")
+    return run
+
 
 @contextmanager
 def _ending(run: Run) -> Generator[Any]:
     if run.written:
         raise TransactionOver("ctx.transaction() has ended this job already; do all of its work in one block")
-    before = len(run.follow_ups)
+    follow_ups, signals, run.in_transaction = len(run.follow_ups), len(run.signals), True
     try:
         with run.store.transaction(run.claimed, lambda: run.completed(run.result)) as connection:
             yield connection
     except BaseException:
-        del run.follow_ups[before:]  # rolled back with the block, even if the handler continues
+        del run.follow_ups[follow_ups:], run.signals[signals:]  # rolled back, even if the handler continues
         raise
+    finally:
+        run.in_transaction = False
     run.written = Outcome(OutcomeKind.COMPLETED, written=True)
 
 

@@ -300,6 +300,14 @@ class TransactionOver(TreadleError):
     """`ctx.transaction()` was used twice, or held for too long."""
 
 
+class BadStep(TreadleError):
+    """A step or a wait of a handler that is not possible here, or does not fit what an earlier run has stored."""
+
+    def __init__(self, name: str, problem: str, way_out: str) -> None:
+        super().__init__(f"step {_shown(name)}: {problem}; {way_out}")
+        self.name = name
+
+
 # The database
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, 
 from treadle import clock, codec
 from treadle.dedupe import Dedupe, DedupeOption, key_for, rule_text
 from treadle.errors import BadArguments, BadOption, TreadleError, UnknownOption
-from treadle.ids import new_id
+from treadle.ids import is_id, new_id
 from treadle.job import Job, NewJob, Reschedule
 from treadle.schedule import MISSED, OVERLAP, Missed, NewSchedule, Overlap, checked_choice, checked_rule
 from treadle.settings import at_least_one, checked_delay, checked_moment, checked_name, checked_priority, microseconds
+from treadle.waits import IF_FAILED, IfFailed
 
 if TYPE_CHECKING:
     from treadle.registry import AlreadyDone, JobType, Registry
@@ -42,6 +43,10 @@ class Options(TypedDict, total=False):
     """Seconds after its run_at. If it is not started by then, it is cancelled."""
     detached: bool
     """Inside a handler: store at once, not with the handler's completion."""
+    after: Job | NewJob | str | Sequence[Job | NewJob | str]
+    """Its parents: the jobs, requests or ids of jobs that have to complete before it starts."""
+    if_failed: IfFailed
+    """If a parent fails: it waits until that is retried ("hold", the default), is cancelled, or runs."""
 
 
 KNOWN_OPTIONS = frozenset(Options.__annotations__)
@@ -193,6 +198,9 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
         for name in options.keys() & {"delay", "run_at"}:
             way_out = "a debounce decides when the job is due; leave it out, or change wait"
             raise BadOption(name, options.get(name), way_out)
+    if isinstance(dedupe, Dedupe) and dedupe.mode in ("replace", "debounce") and options.get("after"):
+        way_out = f"a job that may {dedupe.mode} another waits for that one; choose another dedupe mode, or no parents"
+        raise BadOption("after", options.get("after"), way_out)
     return NewJob(
         id=new_id(),
         type=policy.type,
@@ -206,9 +214,21 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
         delay=clock.seconds(options["delay"]) if "delay" in options else None,
         dedupe=key,
         dedupe_rule=None if key is None else rule_text(dedupe),
+        after=parent_ids(options["after"]) if "after" in options else (),
+        if_failed=options.get("if_failed", "hold"),
         start_within=microseconds(options["start_within"]) if "start_within" in options else None,
         fair=policy.fair,
     )
+
+
+def parent_ids(after: Any) -> tuple[str, ...]:
+    """The ids of the parents that `after` names."""
+    several = [after] if isinstance(after, str | Job | NewJob) or not isinstance(after, Iterable) else after
+    ids = [one.id if isinstance(one, Job | NewJob) else one for one in several]
+    for id in ids:
+        if not isinstance(id, str) or not is_id(id):
+            raise BadOption("after", id, "a job, a request, the id of a job, or a list of these")
+    return tuple(dict.fromkeys(ids))
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
@@ -218,6 +238,8 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "delay": checked_delay,
     "run_at": partial(checked_moment, "run_at", way_out="a datetime; for seconds from now use delay=…"),
     "start_within": microseconds,
+    "after": parent_ids,
+    "if_failed": partial(checked_choice, "if_failed", choices=IF_FAILED),
 }
 
 

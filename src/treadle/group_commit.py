@@ -1,4 +1,4 @@
-"""Group commit: enqueues that arrive during a commit share the next one.
+"""Group commit: enqueues and steps that arrive during a commit share the next one.
 
 One fsync then serves many callers. There is no background thread: one waiting caller, the leader, commits for all.
 So nothing is lost at fork or exit, and nothing runs in your process that you did not start.
@@ -9,44 +9,60 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from treadle.job import Job, NewJob
-from treadle.stores.base import Inserted
+from treadle.errors import BlocksTheLoop
 
-InsertGroups = Callable[[Sequence[Sequence[NewJob]]], list[Inserted]]
+T = TypeVar("T", bound=Sequence[Any])
+"""What one caller wants to store."""
+A = TypeVar("A")
+"""What it gets when that is stored."""
+StoreGroups = Callable[[Sequence[T]], Sequence[A | Exception]]
+"""Stores what several callers want, and answers each of them. No answer is None."""
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
-    """One caller's jobs, until they are stored."""
+class _Waiting(Generic[T, A]):
+    """What one caller wants to store, until it is stored."""
 
-    jobs: Sequence[NewJob]
+    items: T
     turn: threading.Lock
-    """Held until the jobs are stored, or it is this caller's turn to store."""
-    answer: Inserted | None = None
+    """Held until the items are stored, or it is this caller's turn to store."""
+    answer: A | Exception | None = None
     left: bool = False
     """Whether the caller was interrupted and no longer waits."""
-    neighbor: _Waiting | None = None
+    neighbor: _Waiting[T, A] | None = None
     """The one to wake next. All at once, they would compete for the interpreter; one by one, each finds it free."""
 
 
-class GroupCommit:
-    """The callers of one process that enqueue on one store."""
+class GroupCommit(Generic[T, A]):
+    """The callers of one process that store something of one kind."""
 
     LARGE = 1000
-    """A group with this many jobs is closed: a larger one would make the first caller wait for the last."""
+    """A group with this many items is closed: a larger one would make the first caller wait for the last."""
 
-    def __init__(self, insert_groups: InsertGroups) -> None:
-        self._insert_groups = insert_groups
+    def __init__(self, store_groups: StoreGroups[T, A]) -> None:
+        self._store_groups = store_groups
         self._lock = threading.Lock()
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Waiting[T, A]] = []
         self._led = False
+        self._loops = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroupCommit[T, A]]()
 
-    def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
-        """Store `jobs`, together with those of other waiting callers."""
-        mine = _Waiting(jobs, threading.Lock())
+    async def astore(self, items: T) -> A:
+        """`store` without blocking the event loop."""
+        loop = asyncio.get_running_loop()
+        group = self._loops.get(loop)
+        if group is None:
+            group = self._loops[loop] = AsyncGroupCommit(self._store_groups)
+        return await group.store(items)
+
+    def store(self, items: T) -> A:
+        """Store `items`, together with those of other waiting callers."""
+        mine = _Waiting[T, A](items, threading.Lock())
         mine.turn.acquire()
         with self._lock:
             self._waiting.append(mine)
@@ -63,8 +79,8 @@ class GroupCommit:
             raise answer
         return answer
 
-    def _wait(self, mine: _Waiting) -> None:
-        """Wait until the jobs are stored, or it is this caller's turn to lead."""
+    def _wait(self, mine: _Waiting[T, A]) -> None:
+        """Wait until the items are stored, or it is this caller's turn to lead."""
         try:
             mine.turn.acquire()
         except BaseException:  # Ctrl-C: callers that rely on this one must not wait forever
@@ -80,11 +96,11 @@ class GroupCommit:
             raise
 
     def _lead(self) -> None:
-        """Store a group. The caller's own jobs are the first in it."""
+        """Store a group. The caller's own items are the first in it."""
         with self._lock:
             group = self._take()
         try:
-            answers = self._insert_groups([waiting.jobs for waiting in group])
+            answers = self._store_groups([waiting.items for waiting in group])
         except BaseException as error:
             # The store answers per caller, so this is an interrupt. No caller may be left waiting.
             answers = [error if isinstance(error, Exception) else InterruptedError(repr(error)) for _ in group]
@@ -93,15 +109,15 @@ class GroupCommit:
                 raise
         self._answer(group, answers)
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_Waiting[T, A]]:
         size = count = 0
         while count < len(self._waiting) and size < self.LARGE:
-            size += len(self._waiting[count].jobs)
+            size += len(self._waiting[count].items)
             count += 1
         group, self._waiting = self._waiting[:count], self._waiting[count:]
         return group
 
-    def _answer(self, group: list[_Waiting], answers: Sequence[Inserted]) -> None:
+    def _answer(self, group: list[_Waiting[T, A]], answers: Sequence[A | Exception]) -> None:
         for waiting, answer in zip(group, answers, strict=True):
             waiting.answer = answer
         with self._lock:
@@ -114,7 +130,7 @@ class GroupCommit:
         if len(group) > 1:
             self._wake_neighbor(group[0])
 
-    def _wake_neighbor(self, waiting: _Waiting) -> None:
+    def _wake_neighbor(self, waiting: _Waiting[T, A]) -> None:
         with self._lock:
             neighbor = waiting.neighbor
             while neighbor is not None and neighbor.left:
@@ -123,18 +139,18 @@ class GroupCommit:
                 neighbor.turn.release()
 
 
-class AsyncGroupCommit:
-    """The tasks of one event loop that enqueue on one store. One thread at a time stores for all of them."""
+class AsyncGroupCommit(Generic[T, A]):
+    """The tasks of one event loop that store something of one kind. One thread at a time stores for all of them."""
 
-    def __init__(self, insert_groups: InsertGroups) -> None:
-        self._insert_groups = insert_groups
-        self._waiting: list[tuple[Sequence[NewJob], asyncio.Future[list[Job]]]] = []
+    def __init__(self, store_groups: StoreGroups[T, A]) -> None:
+        self._store_groups = store_groups
+        self._waiting: list[tuple[T, asyncio.Future[A]]] = []
         self._storing: asyncio.Task[None] | None = None
 
-    async def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
-        """Store `jobs`. A caller that is cancelled while it waits does not learn whether they were stored."""
-        answer: asyncio.Future[list[Job]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((jobs, answer))
+    async def store(self, items: T) -> A:
+        """Store `items`. A caller that is cancelled while it waits does not learn whether they were stored."""
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append((items, answer))
         if self._storing is None:
             self._storing = asyncio.create_task(self._store())
         return await answer
@@ -144,7 +160,7 @@ class AsyncGroupCommit:
             while self._waiting:
                 group, self._waiting = self._waiting, []
                 try:
-                    answers = await asyncio.to_thread(self._insert_groups, [jobs for jobs, _ in group])
+                    answers = await asyncio.to_thread(self._store_groups, [items for items, _ in group])
                 except Exception as error:
                     answers = [error for _ in group]
                 for (_, future), answer in zip(group, answers, strict=True):
@@ -156,3 +172,9 @@ class AsyncGroupCommit:
                         future.set_result(answer)
         finally:
             self._storing = None
+
+
+def warn_if_on_loop(instead: str = "its twin: aenqueue, aresult, …", stacklevel: int = 5) -> None:
+    if asyncio._get_running_loop() is not None:
+        problem = "this call waits for the database and blocks the running event loop"
+        warnings.warn(f"{problem}; await {instead}", BlocksTheLoop, stacklevel=stacklevel)

@@ -166,6 +166,10 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         """Why claims do not meet it, if it is stored now: as `ready.parked`."""
         return "wait" if self.after else "fair" if self.fair and self.due(now) <= now else ""
 
+    def started_by(self, origin: str) -> NewJob:
+        """The same, as a subjob of that one."""
+        return msgspec.structs.replace(self, origin=origin)
+
     def due(self, now: int) -> int:
         """The earliest start, if it is stored now."""
         return self.run_at if self.run_at is not None else now + (self.delay or 0)

@@ -164,9 +164,12 @@ class Management(Pausing):
         """The registered workers, oldest first."""
         return self.store.workers()
 
-    def retry(self, id: str) -> Job:
-        """Run an ended job again now, with all of its attempts. Raises JobNotFound, WrongStatus or KeyHeld."""
-        job = self.store.retry(id)
+    def retry(self, id: str, from_step: str | None = None) -> Job:
+        """Run an ended job again now, with all of its attempts. Raises JobNotFound, WrongStatus or KeyHeld.
+
+        A completed job starts over. Any other keeps its steps, or those before `from_step`.
+        """
+        job = self.store.retry(id, from_step)
         self._wake()
         return job
 

@@ -109,6 +109,10 @@ class Retry(Exception):
         self.delay = delay
 
 
+class Suspend(BaseException):
+    """Ends a run whose handler waits: it runs again when that is over. No handler should catch it."""
+
+
 class Fail(Exception):
     """Raise it in a handler to fail the job at once: another attempt would not help."""
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from treadle.errors import BadOption, NoSuchWorker
 from treadle.pauses import Drained, NewPause, Pause, Target, checked_target, checked_text, checked_until
-from treadle.producer import Producer
 from treadle.results import twin
+from treadle.signals import Signals
 from treadle.stores.base import Store
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ LOOK_SECONDS = 0.1
 """Between two looks of a drain at what still runs."""
 
 
-class Pausing(Producer):
+class Pausing(Signals):
     """The part of `Treadle` that pauses and resumes."""
 
     def pause(

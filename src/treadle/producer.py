@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import warnings
-import weakref
 from collections.abc import Callable, Sequence
 
 from treadle import clock
 from treadle.context import Run, Tracing, current_run
 from treadle.dedupe import read_rule
-from treadle.errors import BadOption, BlocksTheLoop
+from treadle.errors import BadOption
 from treadle.function import Options
-from treadle.group_commit import AsyncGroupCommit, GroupCommit
+from treadle.group_commit import GroupCommit, warn_if_on_loop
 from treadle.job import Job, NewJob
+from treadle.run_steps import StepSaver
 from treadle.stores.base import Store
 from treadle.stores.user_connections import is_async, run_on_async
+from treadle.waits import refuse_parent
 
 
 class Producer:
@@ -33,8 +33,8 @@ class Producer:
 
     def _start_over(self) -> None:
         self._pid = os.getpid()
-        self._group = GroupCommit(self.store.insert_groups)
-        self._groups = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroupCommit]()
+        self._group = GroupCommit[Sequence[NewJob], list[Job]](self.store.insert_groups)
+        self._step_saver = StepSaver(self.store)
         self._wakers.clear()
 
     def _submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
@@ -55,12 +55,15 @@ class Producer:
             return await self._astore_jobs(traced, options)
 
     def _store_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
-        """Store requests in the caller's transaction, with the running job's completion, or now."""
+        """Store requests in the caller's transaction, with the running job's step or completion, or now."""
+        if (run := current_run.get()) is not None:
+            jobs = self._subjobs(run, jobs)
         if (connection := options.get("connection")) is not None:
             return self.store.insert(jobs, connection)
-        if (run := current_run.get()) is not None and self._joins(run, options):
+        if run is not None and self._joins(run, options):
             _refuse_rejects(jobs)
-            run.follow_ups.extend(jobs)
+            self._refuse_missing_parents(run, jobs)
+            run.collecting.follow_ups.extend(jobs)
             return [job.as_stored(clock.now()) for job in jobs]
         warn_if_on_loop()
         stored = self._insert(jobs)
@@ -71,10 +74,11 @@ class Producer:
     async def _astore_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
         connection, run = options.get("connection"), current_run.get()
         if connection is not None and is_async(connection):
-            return await run_on_async(connection, lambda theirs: self.store.insert(jobs, theirs))
+            theirs = jobs if run is None else self._subjobs(run, jobs)
+            return await run_on_async(connection, lambda driver: self.store.insert(theirs, driver))
         if connection is not None or (run is not None and self._joins(run, options)):
             return self._store_jobs(jobs, options)
-        stored = await self._ainsert(jobs)
+        stored = await self._ainsert(jobs if run is None else self._subjobs(run, jobs))
         self._wake()
         return stored
 
@@ -82,30 +86,34 @@ class Producer:
         """Whether an enqueue inside a running handler is a follow-up of its job."""
         return not (run.ended or run.written or options.get("detached")) and run.store is self.store
 
+    def _subjobs(self, run: Run, jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+        """The jobs, with the one that runs as their origin."""
+        return jobs if run.store is not self.store else [job.started_by(run.claimed.id) for job in jobs]
+
+    def _refuse_missing_parents(self, run: Run, follow_ups: Sequence[NewJob]) -> None:
+        """A follow-up is stored after the handler has returned: then it waits, even if its parent is gone."""
+        if not (wanted := [(id, job) for job in follow_ups for id in job.after]):
+            return
+        known = {job.id: job.tenant for job in (*run.follow_ups, *run.collecting.follow_ups, *follow_ups)}
+        for id, child in wanted:
+            if id not in known and (parent := self.store.get(id)) is not None:
+                known[id] = parent.tenant
+            refuse_parent(id, known.get(id), child)
+
     def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Store now, in one commit with the other callers of this process."""
         if self._pid != os.getpid():  # after a fork: do not wait for the parent's callers
             self._start_over()
         if self.store.dedupe_may_block and _has_key(jobs):
             return self.store.insert(jobs)
-        return self._group.insert(jobs)
+        return self._group.store(jobs)
 
     async def _ainsert(self, jobs: Sequence[NewJob]) -> list[Job]:
         if self._pid != os.getpid():
             self._start_over()
         if self.store.dedupe_may_block and _has_key(jobs):
             return await asyncio.to_thread(self.store.insert, jobs)
-        loop = asyncio.get_running_loop()
-        group = self._groups.get(loop)
-        if group is None:
-            group = self._groups[loop] = AsyncGroupCommit(self.store.insert_groups)
-        return await group.insert(jobs)
-
-
-def warn_if_on_loop(stacklevel: int = 5) -> None:
-    if asyncio._get_running_loop() is not None:
-        problem = "this call waits for the database and blocks the running event loop"
-        warnings.warn(f"{problem}; await its twin: aenqueue, aresult, …", BlocksTheLoop, stacklevel=stacklevel)
+        return await self._group.astore(jobs)
 
 
 def _has_key(jobs: Sequence[NewJob]) -> bool:

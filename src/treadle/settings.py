@@ -80,6 +80,14 @@ def checked_delay(delay: Any) -> float:
     return delay
 
 
+def duration(option: str, given: Any) -> int:
+    """Microseconds of a time from now, which is seconds or a timedelta."""
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds <= 10**10:
+        raise BadOption(option, given, "seconds, 0 or more, or a timedelta")
+    return clock.seconds(seconds)
+
+
 def microseconds(start_within: Any) -> int:
     """A `start_within`, which is seconds or a timedelta."""
     seconds = start_within.total_seconds() if isinstance(start_within, timedelta) else start_within

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -132,6 +133,20 @@ def _hints(handler: Callable[..., Any]) -> dict[str, Any]:
         except Exception:
             hints[name] = Any
     return hints
+
+
+def returned(function: Callable[..., Any]) -> Any:
+    """The type that a function says it returns, or that its awaitable has. Any if it does not say, or JSON has none."""
+    while isinstance(function, partial):
+        function = function.func
+    hint = function if isinstance(function, type) else _hints(function).get("return", Any)
+    if get_origin(hint) in (Awaitable, Coroutine):
+        hint = get_args(hint)[-1]
+    try:
+        msgspec.json.Decoder(hint)
+    except (TypeError, NameError):
+        return Any
+    return hint
 
 
 def _struct(name: str, hints: Mapping[str, Any]) -> Any:

@@ -7,6 +7,9 @@ from typing import Any
 
 import msgspec
 
+from treadle.job import NewJob
+from treadle.waits import NewSignal
+
 MOST_STEPS = 10_000
 """Steps that one job can store."""
 
@@ -26,6 +29,9 @@ class NewStep(msgspec.Struct, frozen=True):
     """Microseconds."""
     position: int = 0
     """In the order in which they are stored, from 1; 0: after the last."""
+    follow_ups: tuple[NewJob, ...] = ()
+    """Jobs and signals that are stored with it."""
+    signals: tuple[NewSignal, ...] = ()
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,3 +44,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     started_at: datetime
     ended_at: datetime
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a job has ended. Its status is None if it has not."""
+
+    status: str | None
+    result: Any = None
+    error: str | None = None

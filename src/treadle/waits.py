@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum, auto
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from treadle.job import Status
+from treadle.errors import BadOption
+from treadle.job import NewJob, Status
 
-IF_FAILED = ("hold", "cancel", "run")
+IfFailed = Literal["hold", "cancel", "run"]
+"""What becomes of a job if a parent fails."""
+IF_FAILED: tuple[IfFailed, ...] = get_args(IfFailed)
 
 
 class NewWait(msgspec.Struct, frozen=True):
@@ -100,3 +103,11 @@ def decide_wait(wait: WaitState, now: int) -> Decision:
     if wait.status == Status.COMPLETED or wait.if_failed == "run":
         return Decision.MET
     return Decision.CANCEL if wait.if_failed == "cancel" else Decision.WAIT
+
+
+def refuse_parent(id: str, tenant: str | None, child: NewJob) -> None:
+    """Raise BadOption if a job, which belongs to this tenant (None: there is none), cannot be a parent of this one."""
+    if tenant is None:
+        raise BadOption("after", id, "there is no such job; a parent has to be stored first")
+    if tenant != child.tenant:
+        raise BadOption("after", id, f"it belongs to another tenant than this job, {child.tenant!r}")

@@ -33,7 +33,7 @@ def request(type: str) -> NewJob:
 
 
 def caller(group: GroupCommit, type: str, answers: list[list[Job]]) -> threading.Thread:
-    thread = threading.Thread(target=lambda: answers.append(group.insert([request(type)])), daemon=True)
+    thread = threading.Thread(target=lambda: answers.append(group.store([request(type)])), daemon=True)
     thread.start()
     return thread
 
@@ -57,7 +57,7 @@ def test_a_caller_that_is_interrupted_does_not_leave_others_waiting(while_led: b
     signal.setitimer(signal.ITIMER_REAL, 0.05)
     try:
         with pytest.raises(KeyboardInterrupt):
-            group.insert([request("is interrupted")])
+            group.store([request("is interrupted")])
     finally:
         signal.signal(signal.SIGALRM, before)
     gate.open.set()
@@ -66,4 +66,4 @@ def test_a_caller_that_is_interrupted_does_not_leave_others_waiting(while_led: b
         assert not thread.is_alive()
 
     assert sorted(job.type for jobs in answers for job in jobs) == ["follows", "leads"]
-    assert [job.type for job in group.insert([request("afterwards")])] == ["afterwards"]
+    assert [job.type for job in group.store([request("afterwards")])] == ["afterwards"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from treadle.job import ClaimedJob, Job
-from treadle.steps import NewStep, Step
+from treadle.steps import Ended, NewStep, Step
 from treadle.waits import NewSignal, Signal, Wait
 
 
@@ -17,7 +17,8 @@ class Durable(Protocol):
     """Steps, waits and signals."""
 
     def save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
-        """Store steps of running handlers, in one commit. LeaseLost for each whose lease is no longer held."""
+        """Store steps of running handlers, with their jobs and signals, in one commit. Return an error for each that is
+        not stored: LeaseLost if its lease is no longer held. It can be repeated, if the commit may have happened."""
 
     def steps(self, id: str) -> list[Step]:
         """The stored steps of a job, in the order in which they were stored."""
@@ -27,6 +28,9 @@ class Durable(Protocol):
 
     def parents(self, id: str) -> list[Job]:
         """The jobs that a job was enqueued after, as they are now."""
+
+    def ends(self, ids: Sequence[str]) -> dict[str, Ended]:
+        """How those of these jobs that exist have ended."""
 
     def signal(self, new: NewSignal, connection: Any = None) -> Signal:
         """Store a signal, unless there is one of its name: the first counts, and is returned. Jobs that wait for it may

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
     from treadle.app import Treadle
-    from treadle.redact import Redactor
     from treadle.registry import JobType
-    from treadle.stores.base import Engine
     from treadle.worker.inflight import Inflight, RunningAttempt
 
 log = logging.getLogger("treadle")
@@ -57,9 +55,10 @@ class ChildRequest(msgspec.Struct, array_like=True):
 
 
 class ChildAnswer(msgspec.Struct, array_like=True):
-    """What a child sends: progress on the way, and at the end an outcome (None: the lease was lost)."""
+    """What a child sends: news on the way, and at the end an outcome (None: the lease was lost)."""
 
     started: bool = False
+    has_stored_step: bool = False
     progress: Progress | None = None
     outcome: Outcome | None = None
     broken: str | None = None
@@ -140,6 +139,8 @@ class Child:
             if answer.started:
                 self._pause = FIRST_PAUSE
                 _handler_started(attempt)
+            elif answer.has_stored_step:
+                run.has_stored_step()
             elif answer.progress is not None:
                 run.report(answer.progress)
             elif answer.broken is not None:
@@ -227,16 +228,26 @@ def _main(pipe: Connection, parent: int) -> None:
 
 
 class ChildRun(Run):
-    """An attempt in a child process: its progress goes to the worker."""
+    """An attempt in a child process: the worker learns of its progress, and that it has stored a step."""
 
-    __slots__ = ("_pipe",)
+    __slots__ = ("_pipe", "_sending")
 
-    def __init__(self, claimed: ClaimedJob, store: Engine, redactor: Redactor, pipe: Connection) -> None:
-        super().__init__(claimed, store, redactor)
-        self._pipe = pipe
+    def __init__(self, claimed: ClaimedJob, app: Treadle, pipe: Connection) -> None:
+        super().__init__(claimed, app.store, app.redactor, app._step_saver)
+        self._pipe, self._sending = pipe, threading.Lock()
 
     def report(self, progress: Progress) -> None:
-        self._pipe.send_bytes(_encode(ChildAnswer(progress=progress)))
+        self._send(ChildAnswer(progress=progress))
+
+    def has_stored_step(self) -> None:
+        before = self.claimed.forgiven
+        super().has_stored_step()
+        if self.claimed.forgiven != before:
+            self._send(ChildAnswer(has_stored_step=True))
+
+    def _send(self, answer: ChildAnswer) -> None:
+        with self._sending:
+            self._pipe.send_bytes(_encode(answer))
 
 
 def _attempt(pipe: Connection, request: ChildRequest) -> ChildAnswer:
@@ -247,7 +258,7 @@ def _attempt(pipe: Connection, request: ChildRequest) -> ChildAnswer:
     except BaseException as error:
         return ChildAnswer(broken=f"its process could not import {request.handler}: {type(error).__name__}: {error}")
 
-    run, job_type = ChildRun(request.claimed, app.store, app.redactor, pipe), function.job_type
+    run, job_type = ChildRun(request.claimed, app, pipe), function.job_type
     pipe.send_bytes(_encode(ChildAnswer(started=True)))
     with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
         if inspect.iscoroutinefunction(job_type.handler):

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
-from treadle.context import Context, Run, current_run
+from treadle.context import Context, Run, caller, current_run
 from treadle.errors import BadPayload, LeaseLost
 from treadle.outcome import Fail, Outcome, StopReason, TimedOut, after_stop, decide, describe
 from treadle.registry import JobType
@@ -74,13 +74,16 @@ async def _within(seconds: float, run: Run, awaitable: Any) -> Any:
 
 def _arguments(run: Run, job_type: JobType) -> tuple[tuple[Any, ...], dict[str, Any]]:
     arguments = job_type.signature.decode(run.claimed.payload)
-    return ((Context(run),) if job_type.signature.takes_context else ()), arguments
+    if not job_type.signature.takes_context:
+        return (), arguments
+    run.owner = caller()
+    return (Context(run),), arguments
 
 
 def _returned(run: Run, job_type: JobType, result: Any) -> Outcome | None:
     """A handler that saw its stop flag and returned has not completed, unless it said so: its result may be partial."""
-    if run.written:
-        return run.written
+    if run.written or run.suspension:
+        return run.written or run.suspension
     if run.stop_seen and not run.completes:
         # Without a reason of the worker, the event loop itself is being closed.
         reason = run.stop_reason or StopReason.RELEASED
@@ -97,6 +100,8 @@ def _raised(run: Run, job_type: JobType, error: BaseException) -> Outcome | None
         text = run.redactor.text(describe(error)[0])
         log.warning("job %s raised after its transaction had completed it: %s", run.claimed.id, text)
         return run.written
+    if run.suspension is not None:
+        return run.suspension
     if isinstance(error, LeaseLost):
         return None
     return decide(run.claimed, error, job_type.backoff)

@@ -51,7 +51,7 @@ OF_TENANTS = {
     "schedules": Rights(EVERYTHING, EVERYTHING),
     "fired": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
     "steps": Rights(EVERYTHING, "SELECT, DELETE"),
-    "waits": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (met), DELETE"),
+    "waits": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (met, since, until), DELETE"),
     "signals": Rights(EVERYTHING, "SELECT, INSERT"),
     "arrivals": Rights(EVERYTHING, "SELECT, INSERT"),
     "batches": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (closed_at)"),

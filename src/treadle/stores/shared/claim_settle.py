@@ -4,7 +4,7 @@ Every way out of a lease goes through `settle_held`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -12,14 +12,17 @@ from treadle.codec import as_json
 from treadle.errors import LeaseLost
 from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import Outcome, OutcomeKind
+from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Due, Settled
 from treadle.stores.shared import keys, limits
-from treadle.stores.shared.enqueue import insert
+from treadle.stores.shared.enqueue import insert_again, insert_unchecked
 from treadle.stores.shared.expiry import expire
 from treadle.stores.shared.stats import count_ended, tally
+from treadle.stores.shared.steps import add_steps, lock_held
 from treadle.stores.shared.waiting import signal, suspend
-from treadle.stores.transaction import LeaseOutcome, Transaction
+from treadle.stores.transaction import Insert, LeaseOutcome, Transaction
+from treadle.waits import NewSignal
 
 decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
 
@@ -75,40 +78,61 @@ def _settle_rest(tx: Transaction, ended: Sequence[LeaseOutcome], aside: set[str]
 
 def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool = False) -> Sequence[LeaseOutcome]:
     """Write the outcomes of leases that are still held, with all that follows. Return them as they were written.
-    `briefly`: do not wait long for the dedupe keys of follow-ups, which a transaction may have locked."""
+    `briefly`: do not wait long for dedupe keys and names of signals, which a transaction may have locked."""
     if tx.set_aside:
         ended = [one for one in ended if one[0].id not in tx.set_aside]
     written, uncounted = tx.settle(ended)
     if uncounted:
         count_ended(tx, uncounted)
-    if suspended := [one for one in written if one[1].kind is OutcomeKind.SUSPENDED]:
-        suspend(tx, suspended)
     if limited := [one for one in written if one[0].limited or one[1].holds is not None]:
         limits.release(tx, limited)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
         keys.release(tx, keyed)
-    if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:
-        for statement in tx.sql.WAIT_BRIEFLY if briefly and _needs_keys(follow_ups) else ():
-            tx.execute(statement)
-        insert(tx, follow_ups)
-    for new in [new for _, outcome in written if outcome.signals for new in outcome.signals]:
-        signal(tx, new)
+    follow_ups = [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]
+    signals = [new for _, outcome in written if outcome.signals for new in outcome.signals]
+    stored = _add(tx, follow_ups, signals, insert_unchecked, briefly=briefly) if follow_ups or signals else {}
+    if suspended := [one for one in written if one[1].kind is OutcomeKind.SUSPENDED]:
+        suspend(tx, suspended, stored)
     return written
 
 
-def _needs_keys(jobs: Sequence[NewJob]) -> bool:
-    return any(job.dedupe is not None for job in jobs)
+def save_steps(tx: Transaction, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
+    """Store these steps, each if the lease of its run is still held. Return an error for each of the others."""
+    held = lock_held(tx, [c for c, _ in done])
+    stored = [(c, step) for c, step in done if c.fence in held]
+    if stored:
+        tx.execute(tx.sql.FORGIVE, {"ids": as_json(sorted({c.id for c, _ in stored}))})
+        add_steps(tx, [(c.id, c.tenant, step, c.number, c.attempt) for c, step in stored])
+        jobs = [job for _, step in stored for job in step.follow_ups]
+        _add(tx, jobs, [new for _, step in stored for new in step.signals], insert_again, briefly=True)
+    return [None if c.fence in held else LeaseLost(c.id, c.number) for c, _ in done]
 
 
-def may_have_waited(one: LeaseOutcome) -> bool:
-    """Whether its settle needs a dedupe key that another transaction may have locked."""
-    return _needs_keys(one[1].follow_ups)
+def _add(
+    tx: Transaction, jobs: Sequence[NewJob], signals: Sequence[NewSignal], how: Insert, *, briefly: bool
+) -> Mapping[str, str]:
+    """Store what handlers have enqueued. Return the id of the job that each is now, as a dedupe key may decide."""
+    for statement in tx.sql.WAIT_BRIEFLY if briefly and _may_wait(jobs, signals) else ():
+        tx.execute(statement)
+    stored = how(tx, jobs) if jobs else ()
+    for new in sorted(signals, key=lambda new: (new.tenant, new.name)):
+        signal(tx, new)
+    return {job.id: answer.id for job, answer in zip(jobs, stored, strict=True)}
+
+
+def _may_wait(jobs: Sequence[NewJob], signals: Sequence[NewSignal]) -> bool:
+    """Whether these need a dedupe key or the name of a signal, which another transaction may have locked."""
+    return bool(signals) or any(job.dedupe is not None for job in jobs)
+
+
+def may_have_waited(one: tuple[ClaimedJob, Outcome | NewStep]) -> bool:
+    return _may_wait(one[1].follow_ups, one[1].signals)
 
 
 def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:
     """End a job in the transaction of its handler. Raises LeaseLost if it is no longer the handler's."""
     held: Sequence[object] = ()
-    if claimed.keyed or may_have_waited((claimed, outcome)):
+    if claimed.keyed or _may_wait(outcome.follow_ups, ()):
         held = keys.hold(tx, [claimed.id], outcome.follow_ups)
     if not settle_held(tx, [(claimed, outcome)]):
         raise LeaseLost(claimed.id, claimed.number)

@@ -17,28 +17,33 @@ from treadle.stores.shared.waiting import check_parents, wait_for_parents
 from treadle.stores.transaction import Transaction
 
 
-def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
-    """Store `jobs`; for a key that is held, the answer is its holder."""
+def insert(tx: Transaction, jobs: Sequence[NewJob], *, unchecked: bool = False) -> list[Job]:
+    """Store `jobs`; for a key that is held, the answer is its holder. `unchecked`: whatever their parents are."""
     if any(job.dedupe is not None or job.after for job in jobs):
-        return _insert_with_keys(tx, jobs)
+        return _insert_with_keys(tx, jobs, unchecked)
     tally(tx, tx.insert(jobs))
     return [job.as_stored(tx.now) for job in jobs]
 
 
-def _store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
+def insert_unchecked(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
+    """`insert` of follow-ups: those whose parents are gone by now wait, because nobody would get the error."""
+    return insert(tx, jobs, unchecked=True)
+
+
+def _store(tx: Transaction, jobs: Sequence[NewJob], unchecked: bool) -> None:
     children = [job for job in jobs if job.after]
-    if children:
+    if children and not unchecked:
         check_parents(tx, children, jobs)
     tally(tx, tx.insert(jobs))
     if children:
         wait_for_parents(tx, children, jobs)
 
 
-def _insert_with_keys(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
+def _insert_with_keys(tx: Transaction, jobs: Sequence[NewJob], unchecked: bool) -> list[Job]:
     keys = KeyTaker(tx, jobs)
     rows = {job.id: _behind(keys.row(job), keys.holders) for job in jobs if job.id not in keys.holders}
     if rows:
-        _store(tx, list(rows.values()))
+        _store(tx, list(rows.values()), unchecked)
     for id in keys.successors:
         tx.execute(tx.sql.PARK_SUCCESSOR, {"id": id})
     if keys.replaced:

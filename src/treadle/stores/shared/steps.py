@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from treadle import clock, codec
 from treadle.codec import as_json
-from treadle.errors import BadOption, LeaseLost
+from treadle.errors import BadOption
 from treadle.ids import is_id
 from treadle.job import ClaimedJob
-from treadle.steps import NewStep, Step
+from treadle.steps import Ended, NewStep, Step
 from treadle.stores.transaction import Transaction
 
 NewRow = tuple[str, str, NewStep, int, int]
@@ -29,16 +29,6 @@ def lock_held(tx: Transaction, claimed: Sequence[ClaimedJob]) -> set[tuple[int, 
     """The fences of those leases that are still held. Nobody can end them until we commit."""
     rows = sorted({(c.id, *c.fence) for c in claimed})
     return set(tx.execute(tx.sql.LOCK_LEASES, {"rows": as_json(rows)}).fetchall())
-
-
-def save_steps(tx: Transaction, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
-    """Store these steps, each if the lease of its run is still held. Return an error for each of the others."""
-    held = lock_held(tx, [c for c, _ in done])
-    stored = [(c, step) for c, step in done if c.fence in held]
-    if stored:
-        tx.execute(tx.sql.FORGIVE, {"ids": as_json(sorted({c.id for c, _ in stored}))})
-        add_steps(tx, [(c.id, c.tenant, step, c.number, c.attempt) for c, step in stored])
-    return [None if c.fence in held else LeaseLost(c.id, c.number) for c, _ in done]
 
 
 def steps(tx: Transaction, id: str) -> list[Step]:
@@ -63,3 +53,11 @@ def forget(tx: Transaction, id: str, name: str | None) -> None:
     if not tx.execute(tx.sql.FORGET_STEPS, {"id": id, "name": name}).rowcount and name is not None:
         known = ", ".join(repr(step.name) for step in steps(tx, id)) or "none"
         raise BadOption("from_step", name, f"the stored steps of this job: {known}")
+
+
+def ends(tx: Transaction, ids: Sequence[str]) -> dict[str, Ended]:
+    """How those of these jobs that exist have ended."""
+    rows = tx.execute(tx.sql.ENDS, {"ids": as_json(ids)})
+    return {
+        id: Ended(status, None if result is None else codec.decode(result), error) for id, status, result, error in rows
+    }

@@ -18,6 +18,7 @@ from treadle.errors import CommitUnknown, JobNotFound, StoreBusy, StoreRefused, 
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.schedule import NewSchedule
+from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Claim, Due, ScheduleRow, Settled
 from treadle.stores.shared import (
@@ -320,7 +321,16 @@ class SQLStore(ABC, Generic[D]):
 
     # Steps, waits and signals
 
-    save_steps = writes("settle", steps.save_steps)
+    def save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
+        try:
+            return self.database.write("settle", claim_settle.save_steps, done)
+        except Exception as error:
+            is_of_one = not isinstance(error, StoreBusy) or any(map(claim_settle.may_have_waited, done))
+            if len(done) == 1 or isinstance(error, StoreUnusable) or not is_of_one:
+                return [error] * len(done)
+            return [self.save_steps([one])[0] for one in done]
+
+    ends = reads("read", steps.ends)
     steps = reads("read", steps.steps)
     waits = reads("read", waiting.waits)
     parents = reads("read", waiting.parents)

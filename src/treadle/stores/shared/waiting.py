@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
+from msgspec.structs import replace
+
 from treadle import clock, codec
 from treadle.codec import as_json
 from treadle.errors import BadOption
 from treadle.ids import is_id
 from treadle.job import Job, NewJob, Status
+from treadle.steps import NewStep
 from treadle.stores.shared import read
 from treadle.stores.shared.steps import add_steps
 from treadle.stores.transaction import LeaseOutcome, Transaction
-from treadle.waits import NewSignal, NewWait, Signal, Wait
+from treadle.waits import NewSignal, NewWait, Signal, Wait, refuse_parent
 
 MOST_WAITS = 1_000
 """What a job waits for, of which that much is shown."""
@@ -36,10 +39,7 @@ def check_parents(tx: Transaction, children: Sequence[NewJob], jobs: Sequence[Ne
         tenants.update(tx.execute(tx.sql.PARENTS_OF_NEW, {"ids": as_json(wanted)}).fetchall())
     for child in children:
         for id in child.after:
-            if id not in tenants:
-                raise BadOption("after", id, "there is no such job; a parent has to be stored first")
-            if tenants[id] != child.tenant:
-                raise BadOption("after", id, f"it belongs to another tenant than this job, {child.tenant!r}")
+            refuse_parent(id, tenants.get(id), child)
     _refuse_cycles({child.id: child.after for child in children})
 
 
@@ -71,22 +71,32 @@ def parents(tx: Transaction, id: str) -> list[Job]:
 # Suspended handlers
 
 
-def suspend(tx: Transaction, suspended: Sequence[LeaseOutcome]) -> None:
-    """Write what the handlers of these jobs have begun to wait for. Their rows are in `ready` already."""
-    add_steps(tx, [(c.id, c.tenant, step, c.number, c.attempt) for c, o in suspended for step in o.steps])
+def suspend(tx: Transaction, suspended: Sequence[LeaseOutcome], stored: Mapping[str, str]) -> None:
+    """Write what the handlers of these jobs have begun to wait for. Their rows are in `ready` already. `stored`: which
+    job each of their subjobs is, as its dedupe key may have decided."""
+    found = [(c, _renamed(step, stored)) for c, o in suspended for step in o.steps]
+    add_steps(tx, [(c.id, c.tenant, step, c.number, c.attempt) for c, step in found])
     tx.execute(tx.sql.FORGIVE_SUSPENDED, {"ids": as_json([c.id for c, _ in suspended])})
-    _add_waits(
-        tx, [(c.id, c.tenant) for c, o in suspended for _ in o.waits], [w for _, o in suspended for w in o.waits]
-    )
-    # A signal may be there already, or come before we commit.
-    waiting = [(c, wait) for c, o in suspended for wait in o.waits if wait.kind == "signal"]
-    moments = [(tx.now + after, "waiter", c.tenant, c.id) for c, wait in waiting for after in {0, wait.timeout or 0}]
-    _arrive(tx, moments)
+    waiting = [(c, wait) for c, o in suspended for wait in o.waits]
+    waits = [replace(wait, what=stored.get(wait.what, wait.what)) for _, wait in waiting]
+    _add_waits(tx, [(c.id, c.tenant) for c, _ in waiting], waits)
+    # What is not new may be there already, or end before we commit.
+    old = [(c, wait) for c, wait in waiting if stored.get(wait.what) != wait.what]
+    moments = {(tx.now + after, "waiter", c.tenant, c.id) for c, wait in old for after in (0, wait.timeout or 0)}
+    _arrive(tx, sorted(moments))
+
+
+def _renamed(step: NewStep, stored: Mapping[str, str]) -> NewStep:
+    """The step, with the ids of the subjobs that it waits for."""
+    if step.kind != "gather" or all(id == other for id, other in stored.items()):
+        return step
+    return replace(step, value=as_json([stored.get(id, id) for id in codec.decode(step.value)]))
 
 
 def _add_waits(tx: Transaction, jobs: Sequence[tuple[str, str]], waits: Sequence[NewWait]) -> None:
     """`jobs`: the id and the tenant of the one that waits, for each of the waits."""
-    rows = [(*job, w.kind, w.what, w.step, w.if_failed, w.timeout) for job, w in zip(jobs, waits, strict=True)]
+    keyed = {(job, w.what, w.step): (w.kind, w.if_failed, w.timeout) for job, w in zip(jobs, waits, strict=True)}
+    rows = [(*job, kind, what, step, *rest) for (job, what, step), (kind, *rest) in keyed.items()]
     if rows:
         tx.execute(tx.sql.ADD_WAITS, {"rows": as_json(rows), "now": tx.now})
 

@@ -23,6 +23,7 @@ def from_postgres(sql: str) -> str:
     sql = re.sub(r"\s+FOR (?:NO KEY |KEY )?(?:UPDATE|SHARE)\b(?: OF \w+)?(?: SKIP LOCKED)?", "", sql)
     sql = re.sub(r"(?:CAST\()+(:[\w{}]+)(?: AS \w+\))+", r"\1", sql)
     sql = re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
+    sql = re.sub(r"ON CONFLICT \([\w, ]+\)", "ON CONFLICT", sql)  # some keys have no tenant here
     sql = re.sub(r" AND a\.tenant = \w\.tenant", "", sql)  # attempts have no tenant of their own
     # A batch is a table of values: `e ->> 0` is a part of one of them.
     sql = re.sub(r"jsonb_array_elements(?:_text)?\(", "json_each(", sql)

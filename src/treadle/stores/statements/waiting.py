@@ -53,11 +53,13 @@ class Waiting:
 
     # ---- waits
 
+    # A handler waits again for the same, if its job was cancelled and retried.
     # [[id, tenant, kind, what, step, if_failed, microseconds], …]
     ADD_WAITS = """
         INSERT INTO treadle.waits (id, tenant, kind, what, step, if_failed, met, since, until)
         SELECT (e ->> 0)::uuid, e ->> 1, e ->> 2, e ->> 3, e ->> 4, e ->> 5, 0, :now, :now + (e ->> 6)::bigint
-          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true ON CONFLICT DO NOTHING
+          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true
+            ON CONFLICT (id, tenant, what, step) DO UPDATE SET met = 0, since = excluded.since, until = excluded.until
     """
     # The jobs that exist of these, each with its tenant.
     PARENTS_OF_NEW = f"SELECT id::text, tenant FROM treadle.jobs WHERE id = {THESE}"
@@ -71,6 +73,11 @@ class Waiting:
                       LEFT JOIN treadle.ready r ON r.id = j.id AND r.tenant = j.tenant
                      WHERE j.id = CASE WHEN w.kind <> 'signal' THEN w.what::uuid END) END
           FROM treadle.waits w WHERE w.id = CAST(CAST(:id AS text) AS uuid) ORDER BY met, since, what LIMIT :limit
+    """
+    # How these jobs have ended, if they have.
+    ENDS = f"""
+        SELECT j.id::text, f.status, f.result::text, f.error
+          FROM treadle.jobs j LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant WHERE j.id = {THESE}
     """
     # A job that another waits for, which has not ended.
     WAITS_FOR_IT = """
