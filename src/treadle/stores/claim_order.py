@@ -257,9 +257,9 @@ def next_due(
     return Due(False, next_at, None if next_at is None else max(0.0, (next_at - now) / SECOND))
 
 
-def due_with_arrival(due: Due, at: int | None, now: int) -> Due:
+def due_with_arrival(due: Due, at: int, now: int) -> Due:
     """What may let waiting jobs go at a known moment is a reason to claim then."""
-    if at is None or (due.in_seconds is not None and due.in_seconds <= (at - now) / SECOND):
+    if due.in_seconds is not None and due.in_seconds <= (at - now) / SECOND:
         return due
     return Due(due.now or at <= now, at, max(0.0, (at - now) / SECOND))
 

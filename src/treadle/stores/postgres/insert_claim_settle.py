@@ -138,7 +138,7 @@ class Transitions(Transaction):
         if held is not NOTHING_PAUSED or self._more:
             due = due_with_pauses(due, held, self.now, more=self._more or self._parked >= MOST_PARKED)
         due = self._limited.due(due) if self._limited else due
-        return due_with_arrival(due, self._arrival, self.now)
+        return due if self._arrival is None else due_with_arrival(due, self._arrival, self.now)
 
     @property
     def _arrived(self) -> bool:

@@ -3,6 +3,8 @@
 from treadle.stores.statements import Statements
 from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, MOST_ATTEMPTS, THESE
 
+_DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
+
 # The attempts before this one.
 _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 
@@ -215,7 +217,7 @@ SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle
 
 # Leases of jobs that were deleted by hand: there is nothing left to run.
 DROP_ORPHANED_LEASES = f"""
-WITH gone AS ({Statements.DELETE_ORPHANED_LEASES})
+WITH gone AS ({_DELETE_ORPHANED_LEASES})
 INSERT INTO treadle.tallies (status, type, queue, count)
 SELECT 'all', type, queue, -count(*) FROM gone GROUP BY type, queue
 """

@@ -38,7 +38,8 @@ ENDED_BY_THE_BLOCK = (
 
 def claim(tx: Transaction, worker: str, request: ClaimRequest) -> Claim:
     claimed, moved = tx.claim(worker, request)
-    tally(tx, moved)
+    if moved:
+        tally(tx, moved)
     return _end_expired(tx, worker, request, claimed) if tx.met_expired else claimed
 
 

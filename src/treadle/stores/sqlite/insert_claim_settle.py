@@ -122,7 +122,8 @@ class Transitions(Transaction):
             return Due(True)
         due = next_due(later.fetchall(), request, self.now, held)
         due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=bool(held.ended))
-        return due_with_arrival(limited.due(due) if limited else due, arrival, self.now)
+        due = limited.due(due) if limited else due
+        return due if arrival is None else due_with_arrival(due, arrival, self.now)
 
     def ready_ranges(self) -> list[Found]:
         found, by_turns, fair = self.execute(sql.READY_RANGES).fetchone()
@@ -167,7 +168,8 @@ class Transitions(Transaction):
             later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
             due = next_due(later.fetchall(), request, self.now, held)
             due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=self._back > 0)
-            due = due_with_arrival(limited.due(due) if limited else due, arrival, self.now)
+            due = limited.due(due) if limited else due
+            due = due if arrival is None else due_with_arrival(due, arrival, self.now)
             claimed.due = Due(True, None, 0.0) if order.more else self.cursors.unsure(due) if kept else due
         return claimed, moved
 
@@ -299,14 +301,14 @@ class Transitions(Transaction):
             self._requeue([e for e in ended if not e[1].kind.final])
         if ended:
             self._delete_leases(ended)
-            self._tell_waiting(ended)
+            if self.execute(sql.HAS_WAITS).fetchone()[0]:
+                self._tell_waiting(ended)
         return ended, ended
 
     def _tell_waiting(self, ended: Sequence[LeaseOutcome]) -> None:
         """Append an arrival for each that others wait for."""
-        if self.value(sql.HAS_WAITS):
-            ids = as_json([c.id for c, outcome in ended if outcome.kind.final])
-            self.execute(self.sql.ARRIVE_ENDED, {"ids": ids, "now": self.now})
+        ids = as_json([c.id for c, outcome in ended if outcome.kind.final])
+        self.execute(self.sql.ARRIVE_ENDED, {"ids": ids, "now": self.now})
 
     def _held(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
         rows = as_json([(c.id, c.number, c.token) for c, _ in ended])
