@@ -324,3 +324,41 @@ async def ends_in_a_transaction(ctx: Context) -> None:
 async def slow_in_a_pool(ctx: Context, seconds: float) -> None:
     with journalled(ctx):
         await asyncio.to_thread(time.sleep, seconds)
+
+
+# Steps and waits
+
+
+async def noted_step(id: str, number: int) -> int:
+    note("step", id, number)
+    await asyncio.sleep(0)
+    return number
+
+
+@td.job(max_attempts=1000)
+async def ten_steps(ctx: Context) -> int:
+    """Notes when a step runs, and when it is stored."""
+    total = 0
+    for number in range(10):
+        total += await ctx.astep(f"step {number}", noted_step, ctx.id, number)
+        note("stored", ctx.id, number)
+    return total
+
+
+@td.job(max_attempts=1000)
+async def waits_for_a_signal(ctx: Context, name: str, timeout: float) -> str:
+    try:
+        outcome = str(await ctx.await_for(name, timeout=timeout))
+    except TimeoutError:
+        outcome = "timeout"
+    note("outcome", ctx.id, outcome)
+    return outcome
+
+
+@td.job(max_attempts=1000)
+async def node(ctx: Context) -> None:
+    """Notes which of its parents have not ended: none, at any time."""
+    early = sum(not parent.status.is_final for parent in await asyncio.to_thread(lambda: ctx.parents))
+    note("early", ctx.id, early)
+    with journalled(ctx):
+        await asyncio.sleep(0)
