@@ -36,10 +36,12 @@ PURE = {
     "diagnosis",
     "pauses",
     "problems",
+    "reasons",
     "schedule",
     "schedule_diagnosis",
     "steps",
     "waits",
+    "wait_diagnosis",
 }
 """No I/O, no store, no worker: data and decisions."""
 MIDDLE = {

@@ -5,7 +5,6 @@ from treadle.app import Treadle
 from treadle.backoff import exponential, fixed
 from treadle.context import Context
 from treadle.dedupe import Dedupe, make_dedupe_key
-from treadle.diagnosis import Why
 from treadle.errors import (
     BadArguments,
     JobFailed,
@@ -24,6 +23,7 @@ from treadle.job import Job, Status, can_retry
 from treadle.lease import Lease
 from treadle.limits import Limit, Rate
 from treadle.outcome import Fail, RateLimited, Retry, Snooze
+from treadle.reasons import Why
 from treadle.registry import Registry
 from treadle.version import __version__ as __version__
 

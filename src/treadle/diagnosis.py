@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +13,9 @@ from treadle.errors import nearest
 from treadle.job import EXPIRED, Job, Status, expired_error
 from treadle.limits import OF_TYPE, FullLimit
 from treadle.pauses import Pause
+from treadle.reasons import Reason, ReasonCode, Why
 from treadle.units import format_duration, format_utc, plural
+from treadle.wait_diagnosis import WaitGroup, why_blocked
 
 if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
@@ -66,54 +67,6 @@ MOST_AHEAD = 10_000
 """Jobs ahead are counted up to here."""
 
 
-class ReasonCode(StrEnum):
-    """What can keep a job from running, in the order in which it decides."""
-
-    BROKEN = "broken"
-    EXPIRED = "expired"
-    FINISHED = "finished"
-    OUT_OF_ATTEMPTS = "out_of_attempts"
-    RUNNING = "running"
-    CANCELLING = "cancelling"
-    OVERDUE = "overdue"
-    WORKER_LOST = "worker_lost"
-    WORKER_STALLED = "worker_stalled"
-    WORKERS_QUIET = "workers_quiet"
-    KEY_HELD = "key_held"
-    NOT_DUE = "not_due"
-    PAUSED = "paused"
-    NO_WORKER = "no_worker"
-    NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
-    NO_WORKER_FOR_TYPE = "no_worker_for_type"
-    LIMIT_FULL = "limit_full"
-    RATE_LIMITED = "rate_limited"
-    HELD_BACK = "held_back"
-    TURNS = "turns"
-    JOBS_AHEAD = "jobs_ahead"
-    NEXT_LOOK = "next_look"
-    EXPIRES = "expires"
-
-
-class Reason(msgspec.Struct, frozen=True):
-    """One thing that holds: as data, and as a sentence with the next step."""
-
-    code: ReasonCode
-    text: str
-    way_out: str
-    data: dict[str, Any] = {}
-
-
-class Why(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job is where it is. `reasons[0]` decides."""
-
-    id: str
-    status: Status
-    reasons: tuple[Reason, ...]
-
-    def __str__(self) -> str:
-        return "\n".join(f"{reason.text}; {reason.way_out}" for reason in self.reasons)
-
-
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that the answer depends on, at one moment of the database."""
 
@@ -126,6 +79,10 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Those of its limits that keep it from starting."""
     pauses: tuple[Pause, ...] = ()
     """What keeps it from being claimed: of its queue, its type, its tenant."""
+    waits: tuple[WaitGroup, ...] = ()
+    """What it waits for, if it is blocked."""
+    sleeps_in: str | None = None
+    """The step of its handler that lets it sleep."""
     waits_for: str | None = None
     """The job that holds its dedupe key, and has to end first."""
     ahead: int = 0
@@ -146,7 +103,7 @@ def explain(facts: JobFacts) -> Why:
         stalled = _stalled(facts, [holder] if (holder := _holder(facts)) else [])
         reasons = [*_overdue(facts), *_worker_lost(facts), *stalled, *_cancelling(facts), _running(facts)]
     else:
-        reasons = _waiting(facts)
+        reasons = _blocked(facts) if job.status is Status.BLOCKED else _waiting(facts)
     return Why(id=job.id, status=job.status, reasons=(*_broken(facts), *reasons))
 
 
@@ -277,6 +234,16 @@ def _waiting(facts: JobFacts) -> list[Reason]:
     return [*reasons, *_expires(facts)]
 
 
+def _blocked(facts: JobFacts) -> list[Reason]:
+    """Once all that it waits for has happened, any claim lets it go."""
+    living = alive(facts.workers, facts.now)
+    let_go = Reason(ReasonCode.NEXT_LOOK, "all that it waited for has happened", "a worker lets it go within a second")
+    reasons = why_blocked(facts.job, facts.waits, facts.now) or (
+        [let_go] if living else list(why_unserved(facts.job, []))
+    )
+    return list(_expired(facts)) or [*reasons, *_expires(facts)]
+
+
 def _expired(facts: JobFacts) -> Iterator[Reason]:
     job = facts.job
     if job.start_by is not None and clock.from_datetime(job.start_by) <= facts.now:
@@ -305,7 +272,12 @@ def _key_held(facts: JobFacts, holder: str) -> Reason:
 def _not_due(facts: JobFacts) -> Iterator[Reason]:
     job = facts.job
     due_in = clock.from_datetime(job.run_at) - facts.now
-    if due_in > 0:
+    if due_in > 0 and facts.sleeps_in is not None:
+        text = f"it sleeps in step {facts.sleeps_in!r} until {format_utc(job.run_at)}, for {_duration(due_in)} more"
+        data = {"step": facts.sleeps_in, "run_at": job.run_at, "seconds": due_in / clock.SECOND}
+        way_out = f"wait until then; to let it go on now: treadle jobs run-now {job.id}"
+        yield Reason(ReasonCode.SLEEPING, text, way_out, data)
+    elif due_in > 0:
         again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
         until = "debounced until" if job.dedupe_mode == "debounce" and not job.error else "at"
         text = f"it is not due yet: {until} {format_utc(job.run_at)}, in {_duration(due_in)}{again}"

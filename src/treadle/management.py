@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from treadle import clock, filters
 from treadle.bulk import Bulk, changes_for
-from treadle.diagnosis import Why, explain
+from treadle.diagnosis import explain
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
 from treadle.function import Changes, make_reschedule
@@ -17,6 +17,7 @@ from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job,
 from treadle.pauses import Pause
 from treadle.pausing import Pausing
 from treadle.problems import Problem, problems
+from treadle.reasons import Why
 from treadle.results import twin
 from treadle.schedule import LATE
 from treadle.schedule_diagnosis import schedule_problems
@@ -262,7 +263,8 @@ def all_problems(
 ) -> list[Problem]:
     """What is wrong with these, which a page may have read before, and with what they ran and the schedules."""
     now = store.now()
-    found = problems(queues, workers, recent_usage(store, now), now, pauses, store.limits())
+    held = store.held() if any(row.counts["blocked"] for row in queues) else None
+    found = problems(queues, workers, recent_usage(store, now), now, pauses, store.limits(), held)
     return [*found, *schedule_problems(store.odd_schedules(LATE, MOST_SCHEDULES), workers, now)]
 
 

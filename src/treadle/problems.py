@@ -14,6 +14,7 @@ from treadle.job import Status, Usage
 from treadle.limits import LimitState, set_command
 from treadle.pauses import Pause, forgotten_text, is_forgotten
 from treadle.units import format_duration, plural
+from treadle.wait_diagnosis import Held
 
 if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
@@ -50,6 +51,7 @@ def problems(
     now: int,
     pauses: Sequence[Pause] = (),
     limits: Sequence[LimitState] = (),
+    held: Held | None = None,
 ) -> list[Problem]:
     """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type."""
     living = alive(workers, now)
@@ -63,6 +65,7 @@ def problems(
     elif due:
         found += _some([_waits(stats, living, now, limits) for stats in due if not stats.others])
     found += _some([_failing(used) for used in recent])
+    found += [_held(held)] if held is not None and held.jobs else []
     return [problem for problem in found if problem is not None]
 
 
@@ -99,6 +102,13 @@ def _forgotten(pause: Pause, now: int) -> Problem:
     names: dict[str, Any] = {f"{target.kind}s": (target.name,)}
     next = f"if it is over, resume it: {target.resume_command}"
     return Problem("paused", forgotten_text(pause, now), next, str(Filter(statuses=("pending",), **names)))
+
+
+def _held(held: Held) -> Problem:
+    """The jobs that it is about are the parents: one of them has to be retried, or those who wait cancelled."""
+    text = f"{_jobs_wait(held.jobs)} for parents that failed or were cancelled"
+    next = f"fix the cause, then retry the parents: treadle jobs retry {' '.join(held.parents)}"
+    return Problem("held", text, next, str(Filter(ids=held.parents)))
 
 
 def _is_paused(stats: QueueStats, pauses: Iterable[Pause]) -> bool:

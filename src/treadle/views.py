@@ -12,11 +12,12 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from treadle import clock
-from treadle.diagnosis import Reason, Why, is_alive, silence, stalled_for
+from treadle.diagnosis import is_alive, silence, stalled_for
 from treadle.errors import BadFilter
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.limits import LimitState
 from treadle.problems import Problem
+from treadle.reasons import Reason, Why
 from treadle.redact import HIDDEN
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy

@@ -24,12 +24,13 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from treadle.diagnosis import ReasonCode, explain
+from treadle.diagnosis import explain
 from treadle.errors import JobNotFound
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.outcome import COMPLETED, RELEASED
 from treadle.problems import problems
+from treadle.reasons import ReasonCode
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Token
 from treadle.worker.chores import declare_local_dead

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from treadle import Dedupe, KeyHeld, Treadle
-from treadle.diagnosis import ReasonCode
 from treadle.errors import BadOption
 from treadle.job import Status
+from treadle.reasons import ReasonCode
 from treadle.testing import drain
 
 

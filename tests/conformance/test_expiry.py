@@ -22,10 +22,11 @@ from tests.conformance.helpers import (
 )
 from treadle.clock import SECOND, to_datetime
 from treadle.dedupe import Dedupe, rule_text
-from treadle.diagnosis import ReasonCode, explain
+from treadle.diagnosis import explain
 from treadle.filters import EVERYTHING, parse
 from treadle.job import Reschedule, Status
 from treadle.outcome import COMPLETED, RELEASED, UNSTARTED
+from treadle.reasons import ReasonCode
 from treadle.stores.shared import claim_settle
 
 MINUTES = 300 * SECOND

@@ -25,13 +25,14 @@ from tests.conformance.helpers import (
 )
 from treadle.clock import SECOND
 from treadle.codec import as_json
-from treadle.diagnosis import ReasonCode, explain, for_tenant
+from treadle.diagnosis import explain, for_tenant
 from treadle.errors import WorkerQuiet
 from treadle.ids import new_id
 from treadle.job import Reschedule, Status
 from treadle.limits import Limit
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
+from treadle.reasons import ReasonCode
 from treadle.schedule import NewSchedule, Rule
 from treadle.stores import turns
 from treadle.stores.base import ClaimRequest, TypePolicy

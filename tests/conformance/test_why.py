@@ -25,12 +25,13 @@ from tests.conformance.helpers import (
 from treadle import Limit, Rate
 from treadle.clock import SECOND, from_datetime
 from treadle.codec import as_json
-from treadle.diagnosis import MOST_AHEAD, ReasonCode, explain
+from treadle.diagnosis import MOST_AHEAD, explain
 from treadle.ids import new_id
 from treadle.job import Status
 from treadle.limits import LimitChange
 from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
+from treadle.reasons import ReasonCode
 from treadle.stores.base import TypePolicy
 
 

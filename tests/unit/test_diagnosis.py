@@ -11,18 +11,7 @@ import pytest
 
 from treadle import redact, views
 from treadle.clock import SECOND, moment
-from treadle.diagnosis import (
-    SILENT,
-    JobFacts,
-    Reason,
-    ReasonCode,
-    Why,
-    explain,
-    for_tenant,
-    handles,
-    is_alive,
-    silence,
-)
+from treadle.diagnosis import SILENT, JobFacts, explain, for_tenant, handles, is_alive, silence
 from treadle.filters import parse
 from treadle.ids import new_id
 from treadle.job import STATE_NAMES, NewJob, Usage
@@ -30,6 +19,7 @@ from treadle.limits import FullLimit, LimitState, Rate
 from treadle.management import latencies
 from treadle.pauses import Pause
 from treadle.problems import LONG, MOST_PROBLEMS, OFTEN, Problem, problems, unhandled
+from treadle.reasons import Reason, ReasonCode, Why
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -194,7 +184,8 @@ OWN = {
     ReasonCode.EXPIRES,
     *(ReasonCode.FINISHED, ReasonCode.OUT_OF_ATTEMPTS, ReasonCode.RUNNING, ReasonCode.CANCELLING),
     *(ReasonCode.OVERDUE, ReasonCode.WORKER_LOST, ReasonCode.NOT_DUE, ReasonCode.NO_WORKER),
-    *(ReasonCode.BROKEN, ReasonCode.KEY_HELD),
+    *(ReasonCode.BROKEN, ReasonCode.KEY_HELD, ReasonCode.SLEEPING, ReasonCode.WAITS_FOR_SIGNAL),
+    *(ReasonCode.WAITS_FOR_PARENT, ReasonCode.WAITS_FOR_SUBJOBS, ReasonCode.PARENT_FAILED, ReasonCode.PARENT_GONE),
 }
 """Reasons that are about the job itself, its attempts and its worker, or a job of its tenant."""
 

@@ -22,9 +22,9 @@ from tests.web.conftest import OURS, client_of
 from tests.web.test_bulk import ended
 from tests.web.test_jobs import problem
 from treadle import Fail, Treadle, clock
-from treadle.diagnosis import ReasonCode
 from treadle.filters import Filter
 from treadle.ids import new_id
+from treadle.reasons import ReasonCode
 from treadle.stores.base import ClaimRequest, TypePolicy, WorkerRow
 from treadle.web import Principal, formatting
 from treadle.web.app import ROUTES, WebApp

@@ -15,9 +15,9 @@ from tests.eventually import eventually
 from tests.worker.helpers import Background, ended, is_processing, now, place, working
 from treadle import Context, Snooze, Status, Treadle, views
 from treadle.context import Run
-from treadle.diagnosis import ReasonCode
 from treadle.errors import BadOption, StoreUnusable
 from treadle.outcome import Outcome
+from treadle.reasons import ReasonCode
 from treadle.worker import heartbeat
 from treadle.worker import worker as worker_module
 from treadle.worker.executor import AsyncSlots

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from treadle import clock, units, views
 from treadle.cli.base import Shared
-from treadle.diagnosis import Reason
 from treadle.job import STATE_OF, Job
 from treadle.logs import printable
+from treadle.reasons import Reason
 from treadle.redact import Redactor
 from treadle.schedule_diagnosis import ScheduleReason
 from treadle.stores.rows import QueueStats

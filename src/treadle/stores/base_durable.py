@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from treadle.job import ClaimedJob, Job
 from treadle.steps import Ended, NewStep, Step
+from treadle.wait_diagnosis import Held
 from treadle.waits import NewSignal, Signal, Wait
 
 
@@ -31,6 +32,9 @@ class Durable(Protocol):
 
     def ends(self, ids: Sequence[str]) -> dict[str, Ended]:
         """How those of these jobs that exist have ended."""
+
+    def held(self) -> Held:
+        """Jobs that wait for parents that have failed, at a cost that does not grow with the number of jobs."""
 
     def signal(self, new: NewSignal, connection: Any = None) -> Signal:
         """Store a signal, unless there is one of its name: the first counts, and is returned. Jobs that wait for it may

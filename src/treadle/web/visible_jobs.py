@@ -15,13 +15,14 @@ import msgspec
 from treadle import filters, views
 from treadle.app import Treadle
 from treadle.bulk import Bulk
-from treadle.diagnosis import Why, for_tenant
+from treadle.diagnosis import for_tenant
 from treadle.errors import JobNotFound, RequestDiffers
 from treadle.filters import Filter
 from treadle.function import Changes, Options
 from treadle.job import Attempt, Count, Job, NewJob, Page, Usage
 from treadle.limits import LimitState
 from treadle.pauses import Pause
+from treadle.reasons import Why
 from treadle.stores.rows import JobCounts, Operation
 from treadle.web.problem import HTTPProblem
 

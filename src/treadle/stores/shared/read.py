@@ -22,6 +22,7 @@ from treadle.stores.limiting import LimitedClaim, key_uses, load
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
 from treadle.stores.turns import AFTER_ALL, MOST_TENANTS
+from treadle.wait_diagnosis import MOST_WAITS, Held, WaitGroup
 
 # The columns of JOB: those of the job, and those of the three tables of which one has it.
 _COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "created_at")
@@ -107,7 +108,9 @@ def _value(text: str) -> Any:
 # What `why` needs to know
 
 MOST_SHOWN = 3
-"""Jobs that run under a full limit."""
+"""Jobs that run under a full limit, and parents that have failed."""
+MOST_FAILED = 1_000
+"""Failed parents that are looked at, and jobs that each of them holds."""
 
 
 def job_facts(tx: Transaction, id: str) -> JobFacts | None:
@@ -122,17 +125,32 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
         flags = tx.execute(tx.sql.LEASE_FLAGS, {"id": id, "grace": RECLAIM_AFTER, "now": tx.now}).fetchone()
         cancelled, deadline, stuck = flags or (0, None, 0)
         return msgspec.structs.replace(found, cancelled=bool(cancelled), deadline=deadline, stuck=bool(stuck))
+    if job.status is Status.BLOCKED:
+        return msgspec.structs.replace(found, waits=tuple(_wait_groups(tx, id)))
     if job.status is not Status.PENDING:
         return found
     paused, limits, turns = pauses(tx), load(tx), _turns(tx, job)
     return msgspec.structs.replace(
         found,
         limits=tuple(_full_limits(tx, job, limits)),
+        sleeps_in=tx.value(tx.sql.SLEEPS_IN, {"id": id, "now": tx.now}),
         waits_for=None if job.dedupe_mode is None else tx.value(tx.sql.KEY_BEFORE, {"id": id}),
         pauses=tuple(pause for pause in paused if pause.holds(job.queue, job.type, job.tenant)),
         ahead=_ahead(tx, job, found.workers, paused, limits, by_turns=turns is not None),
         turns=turns,
     )
+
+
+def _wait_groups(tx: Transaction, id: str) -> Iterator[WaitGroup]:
+    for row in tx.execute(tx.sql.WAIT_GROUPS, {"id": id, "now": tx.now, "limit": MOST_WAITS}).fetchall():
+        group = WaitGroup(*row)
+        yield group if group.state == "over" or group.kind == "signal" else group._replace(job=get(tx, group.what))
+
+
+def held(tx: Transaction) -> Held:
+    """Jobs that wait for parents that have failed: of the newest of these."""
+    found = [row for row in tx.execute(tx.sql.HELD_BY_PARENTS, {"limit": MOST_FAILED}) if row[1]]
+    return Held(sum(n for _, n in found), tuple(id for id, _ in found[:MOST_SHOWN]))
 
 
 def places(tx: Transaction, id: str) -> tuple[str, ...]:

@@ -334,6 +334,7 @@ class SQLStore(ABC, Generic[D]):
     steps = reads("read", steps.steps)
     waits = reads("read", waiting.waits)
     parents = reads("read", waiting.parents)
+    held = reads("read", read.held)
     get_signal = reads("read", waiting.get_signal)
     match = writes("claim", matching.match)
 

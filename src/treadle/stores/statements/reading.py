@@ -78,6 +78,38 @@ class Reading:
         SELECT d.id::text FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
          WHERE j.id = CAST(:id AS uuid) AND d.successor = j.id
     """
+    # What a blocked job waits for, as WaitGroup has it: those that are not over first.
+    WAIT_GROUPS = """
+        SELECT kind, step, state, count(*), min(what), min(since), max(until) FROM (
+            SELECT w.kind, w.step, w.what, w.since, w.until,
+                   CASE WHEN w.met = 1 THEN 'over'
+                        WHEN w.kind = 'signal' THEN CASE WHEN w.until <= :now OR EXISTS (
+                             SELECT 1 FROM treadle.signals s WHERE s.tenant = w.tenant AND s.name = w.what)
+                             THEN 'over' ELSE 'waits' END
+                        WHEN j.id IS NULL THEN 'gone'
+                        WHEN f.status IS NULL THEN 'waits'
+                        WHEN f.status = 'completed' OR w.if_failed <> 'hold' THEN 'over' ELSE 'failed' END AS state
+              FROM (SELECT * FROM treadle.waits WHERE id = CAST(:id AS uuid) ORDER BY met, what LIMIT :limit) w
+              LEFT JOIN treadle.jobs j ON j.id = CASE WHEN w.kind <> 'signal' THEN w.what::uuid END
+              LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant) w
+         GROUP BY kind, step, state ORDER BY min(since), kind, step, state
+    """
+    # The step in which a job sleeps: it was stored together with the row that waits.
+    SLEEPS_IN = """
+        SELECT s.name FROM treadle.ready r JOIN treadle.steps s ON s.id = r.id AND s.tenant = r.tenant
+         WHERE r.id = CAST(:id AS uuid) AND r.run_at > :now AND s.kind = 'sleep' AND s.ended_at = r.updated_at
+         ORDER BY s.position DESC LIMIT 1
+    """
+    # Of the newest jobs that failed or were cancelled, those that hold others, and how many.
+    HELD_BY_PARENTS = """
+        SELECT f.id::text, (SELECT count(*) FROM (SELECT 1 FROM treadle.waits w
+                WHERE w.what = f.id::text AND w.met = 0 AND w.kind = 'parent' AND w.if_failed = 'hold' LIMIT :limit) a)
+          FROM (SELECT * FROM (SELECT id FROM treadle.finished WHERE status = 'failed' AND status <> 'completed'
+                                ORDER BY id DESC LIMIT :limit) failed
+                 UNION ALL
+                SELECT * FROM (SELECT id FROM treadle.finished WHERE status = 'cancelled' AND status <> 'completed'
+                                ORDER BY id DESC LIMIT :limit) cancelled) f
+    """
     # The workers that have jobs leased of a type, or under a key of a limit: how many, and one or two of them.
     HOLDERS_OF_TYPE = f"""
         SELECT worker, count(*), min(l.id::text), max(l.id::text) FROM treadle.leases l

@@ -13,10 +13,10 @@ from treadle import filters, views
 from treadle.app import Treadle
 from treadle.bulk import changes_for
 from treadle.dedupe import LONGEST, Dedupe, Mode, Until
-from treadle.diagnosis import Why
 from treadle.filters import Filter
 from treadle.function import Changes
 from treadle.job import Attempt, Job, NewJob
+from treadle.reasons import Why
 from treadle.views import JobPage
 from treadle.web.api import new_types
 from treadle.web.problem import HTTPProblem

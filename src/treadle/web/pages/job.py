@@ -11,9 +11,9 @@ from markupsafe import Markup
 
 from treadle import codec, views
 from treadle.dedupe import REPLACED_BY
-from treadle.diagnosis import Reason
 from treadle.ids import is_id
 from treadle.job import STATE_OF, Attempt, Job, Status, state_of
+from treadle.reasons import Reason
 from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
 from treadle.web.pages import queries
