@@ -23,7 +23,14 @@ from treadle.results import run_on_a_loop
 log = logging.getLogger("treadle")
 
 EventName = Literal[
-    "job_started", "job_completed", "job_retried", "job_snoozed", "job_failed", "job_cancelled", "job_released"
+    "job_started",
+    "job_completed",
+    "job_retried",
+    "job_snoozed",
+    "job_suspended",
+    "job_failed",
+    "job_cancelled",
+    "job_released",
 ]
 """A start, and an end for each kind of outcome."""
 

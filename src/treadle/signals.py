@@ -60,6 +60,15 @@ class Signals(Producer):
     awaits = twin(waits)
 
 
+def send(app: Signals, name: str, value: Any, tenant: str, by: str) -> tuple[Signal, bool]:
+    """Send a signal. Return the one that counts, and whether it is this one."""
+    _checked(name, value, tenant, by)
+    if (before := app.get_signal(name, tenant=tenant)) is not None:
+        return before, False
+    found = app.signal(name, value, tenant=tenant, by=by)
+    return found, (found.by, found.value) == (by, value)
+
+
 def _checked(name: str, value: Any, tenant: str, by: str) -> NewSignal:
     if not checked_name("signal", name):
         raise BadOption("signal", name, "a signal needs a name: td.signal('approve:7')")

@@ -21,7 +21,9 @@ from treadle.reasons import Reason, Why
 from treadle.redact import HIDDEN
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy
+from treadle.steps import Step
 from treadle.units import format_duration
+from treadle.waits import Signal, Wait
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
@@ -43,6 +45,31 @@ def job(job: Job, hide: Redactor) -> Job:
 def attempt(attempt: Attempt, hide: Redactor) -> Attempt:
     error, traceback = _redacted(attempt.error, hide), _redacted(attempt.traceback, hide)
     return msgspec.structs.replace(attempt, error=error, traceback=traceback)
+
+
+class StepOut(msgspec.Struct, kw_only=True):
+    """A stored step of a handler, and which attempt stored it; 0: none, its wait ended while the job was blocked."""
+
+    name: str
+    kind: str
+    value: Any
+    attempt: int
+    started_at: datetime
+    ended_at: datetime
+
+
+def step(step: Step, hide: Redactor) -> StepOut:
+    """Without the hash of its arguments, from which they could be guessed."""
+    return from_row(StepOut, step, value=_named(step.name, step.value, hide))
+
+
+def signal(signal: Signal, hide: Redactor) -> Signal:
+    return msgspec.structs.replace(signal, value=_named(signal.name, signal.value, hide))
+
+
+def _named(name: str, value: Any, hide: Redactor) -> Any:
+    """A value that may be hidden because of its name."""
+    return hide.value({name: value})[name]
 
 
 def failure(group: FailureGroup, hide: Redactor) -> FailureGroup:
@@ -97,9 +124,11 @@ def from_row(kind: type[S], row: Any, *times: str, **others: Any) -> S:
     return kind(**fields | {name: moment(fields[name]) for name in times} | others)
 
 
-def job_with_history(job: Job, history: Sequence[Attempt]) -> dict[str, Any]:
-    """The fields of a job, and its unsuccessful attempts."""
-    return {**msgspec.structs.asdict(job), "history": history}
+def job_with_history(
+    job: Job, history: Sequence[Attempt], steps: Sequence[StepOut], waits: Sequence[Wait]
+) -> dict[str, Any]:
+    """The fields of a job, its unsuccessful attempts, its stored steps, and what it waits for."""
+    return {**msgspec.structs.asdict(job), "history": history, "steps": steps, "waits": waits}
 
 
 class Total(msgspec.Struct, kw_only=True):

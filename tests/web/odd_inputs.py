@@ -15,15 +15,19 @@ from treadle import Fail, Limit, Treadle, clock
 from treadle.codec import as_json
 from treadle.filters import MOST_VALUES, Filter
 from treadle.job import NewJob
+from treadle.outcome import Outcome, OutcomeKind
 from treadle.schedule import NewSchedule, Rule
+from treadle.steps import NewStep
 from treadle.stores.base import TypePolicy
 from treadle.stores.rows import Operation
+from treadle.waits import NewWait
 from treadle.web.app import ROUTES
 from treadle.web.route import Route
 
 LONG = "x" * 3_000
-IDS = tuple(f"01970000-0000-7000-8000-00000000000{n}" for n in range(6))
-"""Jobs that are stored: one that waits, a failed, a completed, a retrying and a running one, and one to delete."""
+IDS = tuple(f"01970000-0000-7000-8000-00000000000{n}" for n in range(7))
+"""Jobs that are stored: one that waits, a failed, a completed, a retrying and a running one, a blocked one, and one to
+delete."""
 ID = IDS[0]
 
 # What is odd
@@ -97,7 +101,8 @@ OF_PAGES = {
     "/": ("window", "by"),
     "/jobs": ("q", "cursor", "trail"),
     "/jobs/new": ("type", "stored"),
-    "/jobs/confirm": ("q", "action", "all", "id"),
+    "/jobs/confirm": ("q", "action", "all", "id", "from_step"),
+    "/jobs/{id}/signal": ("name",),
     "/pauses/new": ("kind", "name"),
     "/limits/edit": ("name", "key"),
     "/audit": ("cursor",),
@@ -112,7 +117,8 @@ OF_PAGES = {
 }
 """What pages read from their address. They declare no parameters."""
 OF_FORMS = {
-    "/jobs/act": ("action", "id", "q", "expected", "typed", "when", "priority", "queue"),
+    "/jobs/act": ("action", "id", "q", "expected", "typed", "when", "priority", "queue", "from_step"),
+    "/jobs/{id}/signal": ("name", "value"),
     "/jobs/{id}/clone": ("payload",),
     "/jobs/new": ("type", "payload", "tenant", "when", "priority", "queue"),
     "/pauses": ("kind", "name", "reason", "for"),
@@ -143,6 +149,8 @@ OF_BODIES: dict[str, dict[str, Any]] = {
         "dry_run": False,
     },
     "/api/jobs/{id}/clone": {"payload": None},
+    "/api/jobs/{id}/retry": {"from_step": None},
+    "/api/signals": {"name": "go", "value": None, "tenant": None},
     "/api/jobs/{id}/reschedule": {"run_at": None, "delay": None, "priority": 1, "queue": None},
     "/api/jobs/tick": {"max_jobs": 1, "max_seconds": 0.05},
     "/api/pauses": PAUSE,
@@ -209,7 +217,12 @@ async def send(app: ASGIApp, odd: Odd) -> int:
 def fill(td: Treadle) -> None:
     """Store the jobs of `IDS`, with odd texts and times in them, and an operation with a very long filter."""
     td.store.insert([NewJob(id=id, type="odd", payload=json.dumps({"<b>": "\u202e", "n": 2**64})) for id in IDS[1:]])
-    leases = {lease.job.id: lease for lease in td.claim(4, types=["odd"])}
+    leases = {lease.job.id: lease for lease in td.claim(5, types=["odd"])}
+    steps = (NewStep("<b>\u202e", value='{"<script>": "\u2028"}'), NewStep("x" * 200, "timeout", f'"{LONG}"'))
+    td.store.save_steps([(leases[id]._claimed, step) for id in (IDS[1], IDS[5]) for step in steps])
+    waits = (NewWait("signal", "a/b <b>\u202e", step="\x1b[31m"), NewWait("parent", IDS[1]))
+    suspended = Outcome(OutcomeKind.SUSPENDED, charged=0, waits=waits)
+    td.store.settle([(leases[IDS[5]]._claimed, suspended)])
     leases[IDS[1]].fail(Fail("at 2026-13-45 99:99:99 UTC and 0001-01-01 00:00:00 UTC: <script>"))
     leases[IDS[2]].complete({"<script>": ["\u2028", 10**30]})
     leases[IDS[3]].fail('File "x", line 1\n\x1b[31m', retry_in=3600)

@@ -51,8 +51,9 @@ CHANGES = (
     click.option("--priority", type=int, help="Higher runs first."),
     click.option("--queue", help="The queue."),
 )
+FROM_STEP = click.option("--from-step", metavar="NAME", help="Forget this step and all later ones; by ids only.")
 JOB_ACTIONS = (
-    Action(Treadle.retry, RETRY, "Retrying", "retried", "pending again"),
+    Action(Treadle.retry, RETRY, "Retrying", "retried", "pending again", options=(FROM_STEP,)),
     Action(Treadle.run_now, "Make waiting jobs due now.", "Making due", "made due", "due now"),
     Action(Treadle.reschedule, RESCHEDULE, "Rescheduling", "rescheduled", "rescheduled", options=CHANGES),
     Action(Treadle.cancel, "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", "cancelled"),
@@ -92,7 +93,10 @@ def _on_ids(
     if action.permanent and not yes:
         many = len(ids) > 1
         _confirm(action, f"{len(ids)} jobs are named" if many else f"job {ids[0]}", "them" if many else "it")
-    noted = str(changes_for(action.run.__name__, changes))  # an error of the options is about no job
+    if action.run is Treadle.retry:
+        noted = f"from_step={changes['from_step']}" if changes else ""
+    else:
+        noted = str(changes_for(action.run.__name__, changes))  # an error of the options is about no job
     app = database(shared)
     results = [(id, _on_id(shared, app, action, id, changes, noted)) for id in ids]
     printed = shared.printed_json({"items": [_as_json(id, result, shared.redactor(app)) for id, result in results]})

@@ -18,6 +18,7 @@ from treadle.cli.enqueue import parse_payload
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
 from treadle.cli.output import AFTER_HOLDER, bar, clean, pretty, section, status, style
+from treadle.cli.signals import print_steps, print_waits, signal
 from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING, NAMED, Filter
 from treadle.job import Attempt, Job, Status
@@ -102,15 +103,20 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
     return shlex.join([*words, "--cursor", cursor])
 
 
-@command("show", help="Show everything about a job: payload, timeline, attempts with tracebacks, result.")
+@command(
+    "show", help="Show everything about a job: payload, timeline, attempts with tracebacks, result, waits and steps."
+)
 @click.argument("id")
 @reveals
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
     hide = shared.redactor(app)
     job, history = views.job(_get(app, id), hide), [views.attempt(attempt, hide) for attempt in app.attempts(id)]
-    if not shared.printed_json(views.job_with_history(job, history)):
+    steps, waits = [views.step(step, hide) for step in app.steps(id)], app.waits(id)
+    if not shared.printed_json(views.job_with_history(job, history, steps, waits)):
         _print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
+        print_waits(shared, waits)
+        print_steps(shared, steps)
 
 
 def _get(app: Treadle, id: str) -> Job:
@@ -143,6 +149,7 @@ def _summary(job: Job) -> str:
     parts = [f"queue {clean(job.queue)}", f"priority {job.priority}"]
     parts += [f"{name} {clean(value)}" for name, value in (("tenant", job.tenant), ("subject", job.subject)) if value]
     parts += [f"schedule {clean(job.schedule)}"] if job.schedule else []
+    parts += [f"{name} {clean(value)}" for name, value in (("batch", job.batch), ("origin", job.origin)) if value]
     parts += [f"{job.attempts} of {job.max_attempts} attempts"]
     parts += [f"dedupe {job.dedupe_mode}"] if job.dedupe_mode else []
     parts += [f"start by {units.format_local(job.start_by)}"] if job.start_by else []
@@ -168,6 +175,8 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
         yield job.completed_at, f"{status(job.status)}{after}", style(job.status)
     elif job.status is Status.PENDING and job.waits_for_key:
         yield job.updated_at, f"due {AFTER_HOLDER}", style(job.status)
+    elif job.status is Status.BLOCKED:
+        yield job.updated_at, "blocked until what it waits for has happened", style(job.status)
     elif job.status is Status.PENDING:
         yield job.run_at, f"due ({units.format_relative(job.run_at)})", style(job.status)
 
@@ -200,5 +209,5 @@ def clone(shared: Shared, id: str, pairs: Words) -> None:
     output.stored(shared, new, shared.redactor(app), f", like {old.id}")
 
 
-HELP = "List, show, explain, clone, retry, run now, cancel and delete jobs."
-jobs = group("jobs", HELP, [ls, show, why, clone, *ACTION_COMMANDS])
+HELP = "List, show, explain, clone, retry, run now, cancel and delete jobs, and signal to them."
+jobs = group("jobs", HELP, [ls, show, why, clone, signal, *ACTION_COMMANDS])

@@ -26,7 +26,14 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra("treadle.contrib.otel", "opentelemetry-api", "otel") from error
 
-OUTCOMES: tuple[EventName, ...] = ("job_completed", "job_retried", "job_snoozed", "job_failed", "job_cancelled")
+OUTCOMES: tuple[EventName, ...] = (
+    "job_completed",
+    "job_retried",
+    "job_snoozed",
+    "job_suspended",
+    "job_failed",
+    "job_cancelled",
+)
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 """Buckets: jobs take, and wait, from milliseconds to hours."""
 

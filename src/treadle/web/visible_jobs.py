@@ -23,7 +23,10 @@ from treadle.job import Attempt, Count, Job, NewJob, Page, Usage
 from treadle.limits import LimitState
 from treadle.pauses import Pause
 from treadle.reasons import Why
+from treadle.signals import send
+from treadle.steps import Step
 from treadle.stores.rows import JobCounts, Operation
+from treadle.waits import Signal, Wait
 from treadle.web.problem import HTTPProblem
 
 if TYPE_CHECKING:
@@ -71,6 +74,15 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         job = self.get(id)
         found = self._app.why(job.id)
         return found if self.caller.tenant is None else for_tenant(found, job)
+
+    def steps(self, id: str) -> list[Step]:
+        return self._app.steps(self.get(id).id)
+
+    def waits(self, id: str) -> list[Wait]:
+        return self._app.waits(self.get(id).id)
+
+    def signal(self, name: str, tenant: str | None) -> Signal | None:
+        return self._app.get_signal(name, tenant=self._tenant(tenant))
 
     def page(self, wanted: Filter, limit: int, cursor: str | None) -> Page:
         return self._app.jobs(self.filter(wanted), limit=limit, cursor=cursor)
@@ -124,12 +136,25 @@ class VisibleJobs(msgspec.Struct, frozen=True):
     def change(self, action: JobAction, id: str, *options: Any, **changes: Any) -> Job:
         return action(self._app, self.get(id).id, *options, **changes)
 
+    def send_signal(self, name: str, value: Any, tenant: str | None) -> tuple[Signal, bool]:
+        """Send a signal. Return the one that counts, and whether it is new."""
+        return send(self._app, name, value, self._tenant(tenant), self.caller.name[:200])
+
+    def _tenant(self, given: str | None) -> str:
+        """The caller's own tenant, or the given one if the caller may choose."""
+        bound = self.caller.tenant
+        if bound is None:
+            return given or ""
+        if given not in (None, bound):
+            text = f"tenant={given!r}: {self.caller.name} is bound to the tenant {bound!r}"
+            raise HTTPProblem(403, text, "leave tenant out")
+        return bound
+
     def request(self, type: str, payload: dict[str, Any], options: Options) -> NewJob:
         """A request to enqueue. A caller bound to a tenant enqueues for that one."""
         tenant = self.caller.tenant
-        if tenant is not None and (given := options.get("tenant", tenant)) != tenant:
-            bound = f"tenant={given!r}: {self.caller.name} is bound to the tenant {tenant!r}"
-            raise HTTPProblem(403, bound, "leave tenant out")
+        if tenant is not None:
+            self._tenant(options.get("tenant"))
         known = self._app.registry.get(type)
         arguments = payload if known is None else known.signature.from_json(payload)
         return self._app.request(type, arguments, **(options if tenant is None else {**options, "tenant": tenant}))

@@ -86,6 +86,13 @@ class RescheduleIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     queue: RequiredName | UnsetType = UNSET
 
 
+class RetryIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Which of its steps are done again."""
+
+    from_step: RequiredName | UnsetType = UNSET
+    """That step and all later ones are forgotten."""
+
+
 class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A job to be stored. What is left out is as the type's handler declares it."""
 
@@ -162,7 +169,25 @@ def clone(request: Request) -> Response:
     return Response(status=201, data=views.job(job, request.redactor))
 
 
-action_route(Treadle.retry, "POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
+@post(
+    "/api/jobs/{id}/retry",
+    "Let an ended job run again now, with all of its attempts",
+    scope="manage",
+    body=RetryIn,
+    body_required=False,
+    problems=(409,),
+)
+def retry(request: Request) -> Job:
+    return apply_retry(request, request.path["id"], request.body.from_step or None)
+
+
+def apply_retry(request: Request, id: str, from_step: str | None) -> Job:
+    """`from_step`: this step and all later ones are forgotten first."""
+    job = request.jobs.change(Treadle.retry, id, from_step=from_step)
+    request.audit("retry", job.id if from_step is None else f"{job.id} from_step={from_step}")
+    return views.job(job, request.redactor)
+
+
 action_route(
     Treadle.cancel, "POST", "/api/jobs/{id}/cancel", "End a waiting job; tell the worker of a running one to stop it"
 )

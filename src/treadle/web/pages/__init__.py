@@ -12,6 +12,7 @@ from treadle.web.pages import (
     pauses,
     schedules,
     settings,
+    signals,
 )
 
-MODULES = (overview, jobs, new_job, job, actions, pauses, limits, schedules, audit, insights, settings)
+MODULES = (overview, jobs, new_job, job, actions, signals, pauses, limits, schedules, audit, insights, settings)

@@ -19,13 +19,14 @@ from treadle.redact import HIDDEN
 from treadle.units import parse_duration
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.jobs import apply
+from treadle.web.api.jobs import apply, apply_retry
 from treadle.web.formatting import formatter_for, number
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
 from treadle.web.visible_jobs import JobAction
 
+FROM_STEP = " It forgets step {!r} and all later ones, and does them again."
 CHANGE_FIELDS = ("when", "priority", "queue")
 """The fields of a reschedule, and of a new job. An empty one sets nothing."""
 T = TypeVar("T")
@@ -115,7 +116,7 @@ def forbidden(action: str, job: Job, now: datetime) -> str:
         return f"It is {label}: only a job that has ended can be retried."
     if action == "run_now" and state not in ("scheduled", "retrying"):
         return f"It is {label}: only a job that waits for a later time can be run now."
-    if action == "reschedule" and job.status is not Status.PENDING:
+    if action == "reschedule" and job.status not in (Status.PENDING, Status.BLOCKED):
         return f"It is {label}: only a job that waits can be rescheduled."
     if action == "cancel" and job.status.is_final:
         return f"It is {label}: it has ended."
@@ -131,7 +132,8 @@ def confirm(request: Request) -> Response:
     selection = Selection([] if everything else request.raw.query_params.getlist("id"), request.text("q"))
     if not selection.ids and not everything:
         raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
-    return _confirm_page(request, action, selection, _prepared(request, action, selection, {"delay": 0}))
+    step = request.text("from_step") if action is RETRY and selection.one else ""
+    return _confirm_page(request, action, selection, _prepared(request, action, selection, {"delay": 0}), step=step)
 
 
 @post("/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
@@ -147,7 +149,10 @@ def act(request: Request) -> Response:
         work = _prepared(request, action, selection, {"delay": 0})
         return _confirm_page(request, action, selection, work, status=400, error=str(error))
     if selection.one:
-        apply(request, action.method, selection.one, **changes)
+        if action is RETRY:
+            apply_retry(request, selection.one, request.field("from_step") or None)
+        else:
+            apply(request, action.method, selection.one, **changes)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
     work = _prepared(request, action, selection, changes)
     expected = request.field("expected")
@@ -203,8 +208,15 @@ def chosen(key: str, actions: Mapping[str, T]) -> T:
 
 
 def _confirm_page(
-    request: Request, action: ActionButton, selection: Selection, work: Bulk, status: int = 200, error: str = ""
+    request: Request,
+    action: ActionButton,
+    selection: Selection,
+    work: Bulk,
+    status: int = 200,
+    error: str = "",
+    step: str = "",
 ) -> Response:
+    """`step`: from which a job is retried."""
     job, count = request.jobs.get(selection.one) if selection.one else None, Count(work.total, work.exact)
     named = [("id", id) for id in selection.ids] or [("q", selection.filter)]
     skips = "" if selection.ids else " Jobs to which it does not apply are skipped."
@@ -216,8 +228,8 @@ def _confirm_page(
         current_page="jobs",
         action=action,
         post_to=request.url("/jobs/act"),
-        hidden=[*named, ("expected", count.value)],
-        text=(action.one if job else action.many) + skips,
+        hidden=[*named, ("expected", count.value), *([("from_step", step)] if step else [])],
+        text=(action.one if job else action.many) + skips + (FROM_STEP.format(step) if step else ""),
         filter=None if selection.ids else selection.filter,
         count=count.value,
         title=action.label(f"this {job.type} job" if job else jobs),

@@ -18,6 +18,7 @@ from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
 from treadle.web.pages import queries
 from treadle.web.pages.actions import ACTION_BUTTONS, forbidden
+from treadle.web.pages.signals import shown_steps, shown_waits
 from treadle.web.render import may_manage, render
 from treadle.web.route import Request, Response, get
 
@@ -30,6 +31,9 @@ BUTTONS = {
     "running": ("cancel", "To stop it, use the Cancel button."),
     "key_held": ("cancel", "It starts then. To stop that job, open it and use its Cancel button."),
     "not_due": ("run_now", "Wait until then, or use the Run now button."),
+    "sleeping": ("run_now", "Wait until then, or use the Run now button."),
+    "waits_for_signal": ("cancel", "To send it, use the Approve button below."),
+    "parent_failed": ("cancel", "Open the parent, fix the cause and retry it; to give up, use the Cancel button."),
 }
 """By the code of a reason: the action on this page that is the next step. Other readers of a reason get a command."""
 TONES = {"wait": "none", "completed": "good", "running": "ok", "cancelled": "calm"}
@@ -90,6 +94,8 @@ def job(request: Request) -> Response:
         state=state_of(found, now),
         related=_related(found, reasons),
         reasons=[(reason, _next_step(reason, possible)) for reason in reasons],
+        **shown_waits(request, found),
+        **shown_steps(request, found),
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.text, part.seconds) for part in parts], "Where its time went"),
         attempts=[(attempt, _state(attempt.outcome), *_traceback(attempt)) for attempt in reversed(attempts)],
