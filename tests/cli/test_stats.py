@@ -8,7 +8,19 @@ from tests.cli.helpers import completed, enlist, failed, processing
 from treadle.management import COUNTED_BY
 from treadle.stores.base import ClaimRequest, TypePolicy
 
-HEADS = ["TYPE", "QUEUED", "SCHEDULED", "RETRYING", "PROCESSING", "COMPLETED", "FAILED", "OLDEST", "P95", "RUN"]
+HEADS = [
+    "TYPE",
+    "QUEUED",
+    "SCHEDULED",
+    "RETRYING",
+    "BLOCKED",
+    "PROCESSING",
+    "COMPLETED",
+    "FAILED",
+    "OLDEST",
+    "P95",
+    "RUN",
+]
 
 
 def test_stats_count_by_type_and_state(treadle, td, folder):
@@ -20,9 +32,9 @@ def test_stats_count_by_type_and_state(treadle, td, folder):
     lines = treadle("stats").stdout.splitlines()
 
     assert lines[0].split() == HEADS
-    assert lines[1].split()[:7] == ["resize", "3", "1", "0", "0", "0", "0"]
-    assert lines[1].split()[8] == "-"
-    assert lines[2].split()[:8] == ["mail", "0", "0", "0", "1", "1", "1", "-"]
+    assert lines[1].split()[:8] == ["resize", "3", "1", "0", "0", "0", "0", "0"]
+    assert lines[1].split()[9] == "-"
+    assert lines[2].split()[:9] == ["mail", "0", "0", "0", "0", "1", "1", "1", "-"]
     assert re.search(r"\dm?s$", lines[2])
     assert f"3 queued · 1 processing · 0 workers · sqlite {folder / 'treadle.db'}" in lines[-1]
 
@@ -78,7 +90,7 @@ def test_stats_as_json_have_counts_totals_workers_and_unhandled_types(as_json, t
     enlist(td, "host-1", "mail"), enlist(td, "host-2", "mail", seconds_ago=60)
     stats = as_json("stats")
     assert {"status": "pending", "type": "mail", "queue": "default", "count": 1} in stats["items"]
-    assert stats["totals"] == {"pending": 2, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0}
+    assert stats["totals"] == {"pending": 2, "blocked": 0, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0}
     assert stats["workers"] == {"live": 1, "lost": 1}
     assert stats["unhandled"] == [{"queue": "default", "type": "resize", "pending": 1}]
     assert stats["database"]["store"] == "sqlite"
@@ -149,8 +161,8 @@ def test_queues_are_listed_by_queue_and_type(treadle, as_json, td):
 
     assert lines[0][:3] == ["QUEUE", "TYPE", "QUEUED"]
     assert [["default", "mail"], ["default", "report"], ["img", "resize"]] == [line[:2] for line in lines[1:]]
-    assert lines[1][2:11] == ["0", "1", "0", "0", "0", "0", "0", "-", "-"]
-    assert lines[3][2:10] == ["1", "0", "0", "0", "0", "0", "0", "4"]
+    assert lines[1][2:12] == ["0", "1", "0", "0", "0", "0", "0", "0", "-", "-"]
+    assert lines[3][2:11] == ["1", "0", "0", "0", "0", "0", "0", "0", "4"]
     assert (1, 4, True) == (items[2]["queued"], items[2]["limit"], items[2]["exact"])
     assert items[0]["next_due"].endswith("Z")
     assert items[0]["oldest_due"] is None

@@ -19,7 +19,7 @@ def test_one_snapshot_in_a_pipe(treadle, td):
     [lease] = td.claim(1, types=("report",))
     lease.fail(Fail("no paper, password=hunter2"))
     shown = treadle("top").stdout
-    assert "1 queued   1 scheduled   0 retrying   0 running   1 failed" in shown
+    assert "1 queued   1 scheduled   0 retrying   0 blocked   0 running   1 failed" in shown
     assert "1 job waits and no worker is running" in shown
     [mail] = [line.split() for line in shown.splitlines() if line.startswith("mail")]
     assert mail[:7] == ["mail", "default", "1", "1", "0", "0", "0"]

@@ -23,6 +23,12 @@ CASES: dict[str, list[str]] = {
     "jobs-show": [*(f"jobs show {{{name}}}" for name in (*JOBS, "secret")), "jobs show {secret} --reveal"],
     "jobs-why": [f"jobs why {{{name}}}" for name in (*JOBS, "secret")],
     "jobs-retry": ["jobs retry {failed}", "jobs retry {completed} {cancelled}", "jobs retry {queued} {retrying}"],
+    "jobs-signal": [
+        "jobs signal approve:1 '{\"ok\": true}' --by ann --tenant acme",
+        "jobs signal approve:1 --tenant acme",
+        "jobs signal approve:1 yes",
+        "jobs retry {failed} --from-step plan",
+    ],
     "jobs-retry-bulk": [
         "jobs retry status:failed",
         "jobs retry status:failed --expect 7 --yes",

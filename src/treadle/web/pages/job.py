@@ -32,6 +32,8 @@ BUTTONS = {
     "key_held": ("cancel", "It starts then. To stop that job, open it and use its Cancel button."),
     "not_due": ("run_now", "Wait until then, or use the Run now button."),
     "sleeping": ("run_now", "Wait until then, or use the Run now button."),
+    "waits_for_parent": ("open", "To see why that one has not ended, open it below."),
+    "waits_for_subjobs": ("open", "To see why that one has not ended, open it below."),
     "waits_for_signal": ("cancel", "To send it, use the Approve button below."),
     "parent_failed": ("cancel", "Open the parent, fix the cause and retry it; to give up, use the Cancel button."),
 }
@@ -85,7 +87,7 @@ def job(request: Request) -> Response:
     parts = timeline(found, attempts, now)
     safe, reasons = views.job(found, hide), views.why(request.jobs.why(found.id), hide).reasons
     actions = {key: forbidden(key, found, now) for key in ACTION_BUTTONS} if may_manage(request) else {}
-    possible = {key for key, reason in actions.items() if not reason}
+    possible = {"open", *(key for key, reason in actions.items() if not reason)}
     return render(
         request,
         "job.html",

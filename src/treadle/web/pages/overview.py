@@ -81,6 +81,7 @@ def _notes(queues: list[QueueStats], workers: list[WorkerRow], ran: Sums, over: 
         "queued": _oldest_note(queues, now),
         "scheduled": _next_note(queues, now),
         "retrying": "after a failure",
+        "blocked": "wait for others",
         "processing": f"of {plural(slots, 'slot')}, {plural(len(live), 'worker')}",
         "failed": f"{plural(ran.failures, 'failed run')} in {over.key}",
         "completed": f"{ran.completed:,} in {over.key}",
