@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from treadle import Treadle
 from treadle.clock import SECOND
 from treadle.job import ClaimedJob, Job
@@ -39,10 +37,7 @@ def complete(td: Treadle, id: str) -> None:
 
 
 def child_of(td: Treadle, *parents: Job, tenant: str = "", if_failed: str = "hold") -> Job:
-    request = td.request("summary", {}, tenant=tenant)
-    after = tuple(parent.id for parent in parents)
-    (job,) = td.store.insert([msgspec.structs.replace(request, after=after, if_failed=if_failed)])
-    return job
+    return td.enqueue("summary", {}, tenant=tenant, after=parents, if_failed=if_failed)
 
 
 def refreshed(td: Treadle, job: Job) -> Job:

@@ -27,7 +27,7 @@ def test_a_signal_as_json(as_json, td):
     assert td.store.get_signal("pay") is None
 
 
-@pytest.mark.parametrize(("words", "problem"), [(["go", "yes"], "is not JSON"), (["", "1"], "1 to 200 characters")])
+@pytest.mark.parametrize(("words", "problem"), [(["go", "yes"], "is not JSON"), (["", "1"], "a signal needs a name")])
 def test_a_bad_signal(treadle, td, words, problem):
     result = treadle("jobs", "signal", *words)
     assert result.exit_code != 0

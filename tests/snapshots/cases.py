@@ -24,7 +24,7 @@ CASES: dict[str, list[str]] = {
     "jobs-why": [f"jobs why {{{name}}}" for name in (*JOBS, "secret")],
     "jobs-retry": ["jobs retry {failed}", "jobs retry {completed} {cancelled}", "jobs retry {queued} {retrying}"],
     "jobs-signal": [
-        "jobs signal approve:1 '{\"ok\": true}' --by ann --tenant acme",
+        "jobs signal approve:1 '[true]' --by ann --tenant acme",
         "jobs signal approve:1 --tenant acme",
         "jobs signal approve:1 yes",
         "jobs retry {failed} --from-step plan",

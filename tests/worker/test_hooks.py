@@ -63,15 +63,20 @@ def test_every_outcome_has_an_event_after_that_of_its_start(td: Treadle) -> None
         raise Snooze(60)
 
     @td.job
+    def suspends(ctx: Context) -> None:
+        ctx.sleep("nap", 60)
+
+    @td.job
     async def fails() -> None:
         raise Fail("no such thing")
 
     events = record_events(td)
-    for job in (completes, retries, snoozes, fails):
+    for job in (completes, retries, snoozes, suspends, fails):
         job.enqueue()
     drain(td, raising=False)
 
     kinds = {"completes": "job_completed", "retries": "job_retried", "snoozes": "job_snoozed", "fails": "job_failed"}
+    kinds |= {"suspends": "job_suspended"}
     assert names(events) == sorted((type, name) for type, end in kinds.items() for name in ("job_started", end))
     for type in kinds:
         assert next(e.name for e in events if e.type == type) == "job_started"

@@ -11,11 +11,12 @@ import pytest
 
 from tests import stores
 from tests.worker.helpers import ended, working
-from treadle import Fail, Job, JobNotFound, Status, Treadle
+from treadle import Context, Fail, Job, JobNotFound, Status, Treadle
 from treadle.errors import BadOption, UnknownOption
 from treadle.ids import new_id
 from treadle.job import Reschedule
 from treadle.stores import open_store
+from treadle.testing import drain
 
 
 def test_run_now_wakes_an_idle_worker(td: Treadle, treadle_url: str) -> None:
@@ -188,3 +189,28 @@ async def _call_async_twins(td: Treadle) -> None:
     assert job.id == (await td.arun_now(job.id)).id
     assert (await td.areschedule(job.id, priority=3)).priority == 3
     assert {"to": "ada"} == (await td.aclone(job.id)).payload
+
+
+def test_why_names_what_a_handler_waits_for(td: Treadle) -> None:
+    """As handlers leave it, and as it is after what it waited for."""
+
+    @td.job
+    def page(n: int) -> int:
+        return n
+
+    @td.job
+    def call(ctx: Context) -> Any:
+        ctx.sleep("cool down", 60)
+        answer = ctx.wait_for("approve", timeout=60)
+        return [answer, *ctx.gather("pages", [page.using(delay=60).request(n=n) for n in range(3)])]
+
+    job = call.enqueue()
+    child = td.enqueue("later", after=job)
+    seen = []
+    for go_on in (td.run_now, lambda _: td.signal("approve", True), lambda _: None):
+        drain(td)
+        reason = td.why(job.id).reasons[0]
+        seen.append((reason.code, reason.data["step"]))
+        go_on(job.id)
+    assert seen == [("sleeping", "cool down"), ("waits_for_signal", "approve"), ("waits_for_subjobs", "pages")]
+    assert td.why(child.id).reasons[0].text.endswith("which is blocked itself")
