@@ -331,7 +331,8 @@ def _limited(facts: JobFacts, limit: FullLimit) -> Iterator[Reason]:
     if limit.held_until is not None:
         text = f"its limit {limit.name!r} is held back{where}: a job was rate limited, and the next starts "
         text += _then(facts, limit.held_until)
-        yield Reason(ReasonCode.HELD_BACK, text, "wait until then", data | {"until": clock.moment(limit.held_until)})
+        way_out = f"wait until then; to let it go: {limit.unset_command}"
+        yield Reason(ReasonCode.HELD_BACK, text, way_out, data | {"until": clock.moment(limit.held_until)})
 
 
 def _then(facts: JobFacts, moment: int) -> str:

@@ -28,7 +28,7 @@ class AppLimits:
         return self._app.store.limits()
 
     def get(self, name: str, *, key: str = "") -> LimitState | None:
-        """The limit, or the key of it that somebody has changed; or None."""
+        """The limit, or the key of it that somebody has changed or a handler holds back; or None."""
         return next((state for state in self._app.store.limits() if (state.name, state.key) == (name, key)), None)
 
     def set(
@@ -58,7 +58,7 @@ class AppLimits:
         return changed
 
     def unset(self, name: str, *, key: str = "") -> bool:
-        """Go by the code again. False if it was not changed."""
+        """Go by the code again, and let a key go that RateLimited holds back. False if there was nothing to do."""
         unset = self._app.store.unset_limit(checked_limit_name(name), checked_name("key", key))
         self._app._wake()
         return unset

@@ -143,7 +143,7 @@ class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitState(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit, or one key of it that somebody has changed, and how much of it is used."""
+    """One limit, or one key of it that somebody has changed or a handler holds back, and how much of it is used."""
 
     name: str
     key: str = ""
@@ -160,6 +160,8 @@ class LimitState(msgspec.Struct, frozen=True, kw_only=True):
     changed_by: str | None = None
     """Who set it at run time; None: it is as the code says."""
     changed_at: datetime | None = None
+    held_until: datetime | None = None
+    """Nothing starts before: a handler raised RateLimited. `unset` lets it go."""
 
     over: int = 0
     """How many run beyond it: it was lowered, and that stops nobody."""
@@ -291,6 +293,11 @@ class FullLimit(msgspec.Struct, frozen=True, kw_only=True):
     def set_command(self) -> str:
         """What raises it, on the command line. It does not show the key, which may be a secret."""
         return f"{set_command(self.name)}, with {'' if self.per is None else '--key KEY '}"
+
+    @property
+    def unset_command(self) -> str:
+        """What lets it go if it is held back."""
+        return f"treadle limits unset {shlex.quote(self.name)}{'' if self.per is None else ' --key KEY'}"
 
 
 def parse_rate(text: str, burst: int = 0) -> Rate:

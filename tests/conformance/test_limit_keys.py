@@ -398,6 +398,37 @@ def test_a_key_is_held_back(store, clock):
     assert 3 == len(take(store))
 
 
+def test_unset_lets_a_key_go_that_is_held_back(store):
+    declare(store, Limit("api", concurrency=5, per="tenant"))
+    for tenant in "xy":
+        put_many(store, 3, tenant=tenant)
+    for held in take(store):
+        assert settle_one(store, held, HELD)
+    waiting = {tenant: put_many(store, 2, tenant=tenant) for tenant in "xy"}
+    assert [] == take(store)
+    assert ["x", "y"] == [state.key for state in store.limits() if state.held_until is not None]
+
+    assert store.unset_limit("api", "x")
+
+    assert not store.unset_limit("api", "x")
+    assert ["y"] == [state.key for state in store.limits() if state.held_until is not None]
+    claimed = take(store)
+    assert ids(waiting["x"]) == ids(claimed)
+    assert 30 == pytest.approx(claimed.due.in_seconds)
+
+
+def test_unset_lets_a_limit_without_a_key_go_that_is_held_back(store):
+    declare(store, concurrency=5)
+    put_many(store, 3)
+    held, *_ = take(store, 1)
+    assert settle_one(store, held, HELD)
+    assert [] == take(store)
+
+    assert store.unset_limit("type:noop", "")
+
+    assert 2 == len(take(store))
+
+
 def test_a_limit_of_a_type_is_held_back(store, clock):
     declare(store, concurrency=5)
     put_many(store, 3)

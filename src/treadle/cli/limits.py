@@ -12,7 +12,7 @@ from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, group, reveals, user
 from treadle.cli.output import clean
 from treadle.limits import LimitState, parse_rate
-from treadle.units import format_relative
+from treadle.units import format_relative, format_utc
 from treadle.views import LimitsOut
 
 SET = """Change a limit for one key, or for all that have no change of their own. It wins over the code until unset.
@@ -45,6 +45,7 @@ def _columns(limits: Sequence[LimitState]) -> output.Columns:
         "OVER": [output.number(state.over, "yellow") if state.over else "" for state in limits],
         "TYPES": [", ".join(state.types) or "-" for state in limits],
         "CHANGED": [_changed(state) for state in limits],
+        "HELD BACK": [f"until {format_utc(state.held_until)}" if state.held_until else "" for state in limits],
     }
     return {head: cells for head, cells in columns.items() if any(map(str, cells))}
 
@@ -75,7 +76,7 @@ def set_(shared: Shared, name: str, key: str, concurrency: int | None, rate: str
         shared.print(clean(hide.text(f"limit {state} is {state.bounds}")), over)
 
 
-@command("unset", help="Go by the code again. If the limit was not changed, nothing happens.")
+@command("unset", help="Go by the code again, and let a key go that a handler holds back.")
 @click.argument("name")
 @KEY
 def unset(shared: Shared, name: str, key: str) -> None:
@@ -89,7 +90,7 @@ def unset(shared: Shared, name: str, key: str) -> None:
     if gone:
         shared.print(f"limit {clean(text)} is as the code says")
     else:
-        shared.note(f"limit {clean(text)} was not changed")
+        shared.note(f"limit {clean(text)} was not changed, and is not held back")
 
 
 limits = group("limits", "List limits and how much of each is used; set and unset them.", [ls, set_, unset])

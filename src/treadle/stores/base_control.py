@@ -46,7 +46,7 @@ class Limiting(Protocol):
         """Claims go by it from the commit on, whatever the code says. What runs goes on."""
 
     def unset_limit(self, name: str, key: str) -> bool:
-        """Claims go by the code again. False if nothing was changed."""
+        """Claims go by the code again, and start jobs of a key that was held back. False if nothing was changed."""
 
     def open_limits(self, after: str = "") -> tuple[int, str]:
         """Let jobs go that are parked for keys with free places: of some keys, after this one. Return how many keys

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from treadle.clock import moment
 from treadle.codec import as_json
 from treadle.limits import OF_TYPE, PARKED, Key, LimitChange, LimitState, key_parked_for
 from treadle.stores.limiting import add_openings, changes, key_uses, load
@@ -53,14 +54,15 @@ def _give_back(tx: Transaction, id: str, type: str) -> None:
 
 
 def limits(tx: Transaction) -> list[LimitState]:
-    """All limits that code declares, and all that people have changed, by name and key."""
+    """All limits that code declares, and all keys that people have changed or handlers hold back."""
     in_force, changed = load(tx), {(change.name, change.key): change for change in changes(tx)}
     types = defaultdict(list)
     for type, names in in_force.types.items():
         for name in names:
             types[name].append(type)
     running = dict(tx.execute(tx.sql.RUNNING_BY_LIMIT).fetchall())
-    keys = {*((name, "") for name in in_force.by_name), *changed}
+    held = {(n, k): at for n, k, at in tx.execute(tx.sql.HELD_KEYS, {"now": tx.now, "most": MOST_REASONS})}
+    keys = {*((name, "") for name in in_force.by_name), *changed, *held}
     uses = key_uses(tx, in_force, [key for key in keys if key[1] or key[0].startswith(OF_TYPE)])
     states = []
     for name, key in sorted(keys):
@@ -78,6 +80,7 @@ def limits(tx: Transaction) -> list[LimitState]:
                 declared=declared if declared and (declared.concurrency is not None or declared.rate) else None,
                 changed_by=None if change is None else change.by,
                 changed_at=None if change is None else change.at,
+                held_until=moment(held[name, key]) if (name, key) in held else None,
             )
         )
     return states
@@ -93,11 +96,12 @@ def change_limit(tx: Transaction, change: LimitChange) -> LimitState:
 
 
 def unset_limit(tx: Transaction, name: str, key: str) -> bool:
-    """Go by the code again. False if nothing was changed."""
-    gone = tx.execute(tx.sql.UNSET_LIMIT, {"name": name, "key": key}).rowcount > 0
-    if gone:
+    """Go by the code again, and let a key go that is held back. False if there was nothing to do."""
+    changed = tx.execute(tx.sql.UNSET_LIMIT, {"name": name, "key": key}).rowcount > 0
+    let_go = tx.execute(tx.sql.END_HOLD, {"name": name, "key": key, "now": tx.now}).rowcount > 0
+    if changed or let_go:
         _changed(tx, name, key)
-    return gone
+    return changed or let_go
 
 
 def _changed(tx: Transaction, name: str, key: str) -> None:

@@ -27,6 +27,12 @@ class Control:
                rate = coalesce(excluded.rate, l.rate), who = excluded.who, at = excluded.at
     """
     UNSET_LIMIT = "DELETE FROM treadle.limits WHERE name = :name AND key = :key"
+    # The keys that handlers hold back, and those that a person lets go.
+    HELD_KEYS = """
+        SELECT name, key, max(at) FROM treadle.openings WHERE held = 1 AND at > :now GROUP BY name, key
+         ORDER BY name, key LIMIT :most
+    """
+    END_HOLD = "DELETE FROM treadle.openings WHERE name = :name AND key = :key AND held = 1 AND at > :now"
     # Claims read the limits again when this has changed.
     LIMITS_VERSION = "SELECT coalesce(max(at), 0) FROM treadle.limits WHERE name = ''"
     LIMITS_CHANGED = """
