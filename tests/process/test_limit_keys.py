@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
+import pytest
+
+from tests.process import usage
+from tests.process.fault_injection import Restart, crashing
+from tests.process.faults import completed, living, summary
 from tests.process.handlers import KEYED, RATE, rated, td
 from tests.process.harness import Place, end, kill_every, size
 from tests.process.journal import Run
-from tests.process.usage import most_at_once
+from tests.process.usage import Spell, most_at_once
+from tests.servers.postgres import PostgresServer
 
 
 def by_key(place: Place, keys: dict[str, tuple[int, str]]) -> dict[tuple[int, str], list[Run]]:
@@ -32,6 +41,49 @@ def test_no_key_is_ever_exceeded(place: Place) -> None:
     assert all(at_once <= limit for (limit, _), at_once in most.items())
     assert place.sql("SELECT count(*) FROM treadle_lease_keys") == [(0,)]
     assert place.sql("SELECT count(*) FROM treadle_ready") == [(0,)]
+
+
+def check_slots_of_keys(place: Place, faults: Callable[[], AbstractContextManager[list[Restart]]]) -> None:
+    """Between the faults, the slots of each key are in use as long as jobs wait for them. (The worker processes have
+    more slots than all keys together, and the jobs take long compared with the commits between two of them.)"""
+    n, tenants, processes = size("LIMIT_KEYS", 600), size("LIMIT_KEYS_TENANTS", 4), size("LIMIT_KEYS_PROCESSES", 3)
+    supervisor = place.worker(processes=processes, beat=1.0, concurrency=100)
+    place.wait_for_workers(processes)
+    wanted = [(limit, f"t{m % tenants}") for m in range(n // 3) for limit in KEYED]
+    requests = [KEYED[limit].using(tenant=tenant).request(seconds=1.0) for limit, tenant in wanted]
+    keys = {job.id: key for job, key in zip(td.enqueue_many(requests), wanted, strict=True)}
+    with faults() as restarts:
+        kills = kill_every(10.0, lambda: living(place), lambda: len(keys) - completed(place))
+    assert end(supervisor) == 0
+    killed, troubles = dict(kills), [Spell(kill.at, kill.at) for kill in kills]
+    troubles += [Spell(restart.gone, restart.back) for restart in restarts]
+    busy, time, filling = dict.fromkeys(KEYED, 0.0), dict.fromkeys(KEYED, 0.0), list[float]()
+    for (limit, _), runs in by_key(place, keys).items():
+        assert usage.most_at_once(runs, killed) <= limit
+        after = usage.aftermaths(runs, killed, troubles, limit)
+        steady = sum(spell.seconds for _, spell in after)
+        filling += [spell.seconds for spell, _ in after]
+        time[limit] += steady
+        busy[limit] += steady and steady * usage.used(runs, killed, [spell for _, spell in after], limit)
+    shares = {limit: busy[limit] / time[limit] for limit in KEYED}
+    print(
+        f"{len(place.runs())} runs of {3 * tenants} keys, {len(kills)} kills, {len(restarts)} restarts: in use "
+        f"{', '.join(f'{share:.1%} of {limit}' for limit, share in shares.items())}; until all were: {summary(filling)}"
+    )
+    assert min(shares.values()) >= 0.9
+
+
+@pytest.mark.torture
+def test_the_slots_of_keys_are_in_use_between_kills(place: Place) -> None:
+    check_slots_of_keys(place, lambda: nullcontext([]))
+
+
+@pytest.mark.torture
+def test_the_slots_of_keys_are_in_use_between_kills_and_crashes_of_the_server(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    with Place(tmp_path, server.url()) as place:
+        check_slots_of_keys(place, lambda: crashing(server, 25.0))
 
 
 def test_no_window_has_more_starts_than_the_rate_allows(place: Place) -> None:

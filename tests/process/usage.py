@@ -44,14 +44,16 @@ def most_at_once(runs: Sequence[Run], kills: Mapping[int, int]) -> int:
     return max(live for _, live in levels(runs, kills))
 
 
-def used(runs: Sequence[Run], kills: Mapping[int, int], spells: Sequence[Spell] | None = None) -> float:
+def used(
+    runs: Sequence[Run], kills: Mapping[int, int], spells: Sequence[Spell] | None = None, limit: int = LIMIT
+) -> float:
     """The part of the slots' time in which a handler ran: from first to last, or in these spells."""
     whole = Spell(min(run.started for run in runs), max(run.last_seen for run in runs))
     spells = [whole] if spells is None else spells
     busy = sum(
         max(0, min(over(run, kills), spell.end) - max(run.started, spell.start)) for run in runs for spell in spells
     )
-    return busy / LIMIT / sum(spell.end - spell.start for spell in spells)
+    return busy / limit / sum(spell.end - spell.start for spell in spells)
 
 
 def merged(spells: Iterable[Spell]) -> list[Spell]:
@@ -74,12 +76,14 @@ class Aftermath(NamedTuple):
     """From then until the next fault."""
 
 
-def aftermaths(runs: Sequence[Run], kills: Mapping[int, int], troubles: Iterable[Spell]) -> list[Aftermath]:
+def aftermaths(
+    runs: Sequence[Run], kills: Mapping[int, int], troubles: Iterable[Spell], limit: int = LIMIT
+) -> list[Aftermath]:
     """One for each fault, and one for the beginning. When the last job has started, nothing is left to fill slots."""
     first, last = min(run.started for run in runs), max(run.started for run in runs)
     ordered = merged([Spell(first, first), *(trouble for trouble in troubles if trouble.end < last)])
     ends = [*(trouble.start for trouble in ordered[1:]), last]
-    full = list(full_spells(runs, kills))
+    full = list(full_spells(runs, kills, limit))
     found = []
     for trouble, until in zip(ordered, ends, strict=True):
         again = min((max(spell.start, trouble.end) for spell in full if spell.end > trouble.end), default=until)
@@ -87,8 +91,8 @@ def aftermaths(runs: Sequence[Run], kills: Mapping[int, int], troubles: Iterable
     return found
 
 
-def full_spells(runs: Sequence[Run], kills: Mapping[int, int]) -> Iterator[Spell]:
+def full_spells(runs: Sequence[Run], kills: Mapping[int, int], limit: int) -> Iterator[Spell]:
     """When all slots were in use."""
     for (at, live), (until, _) in pairwise(levels(runs, kills)):
-        if live == LIMIT:
+        if live == limit:
             yield Spell(at, until)
