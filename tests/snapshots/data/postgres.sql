@@ -173,7 +173,7 @@ CREATE TABLE treadle.waits (
     until     bigint,            -- when it no longer waits for the signal; NULL: it waits as long as it takes
     PRIMARY KEY (id, tenant, what, step)
 ) WITH (fillfactor = 80);
-CREATE INDEX waits_for ON treadle.waits (what, met);
+CREATE INDEX waits_for ON treadle.waits (what);
 
 -- Named facts. The first value of each name counts, for every job that waits for it, before or after.
 CREATE TABLE treadle.signals (
@@ -193,7 +193,7 @@ CREATE TABLE treadle.arrivals (
     at     bigint NOT NULL,
     kind   text NOT NULL,  -- 'ended', 'signal', 'waiter' or 'batch'
     tenant text COLLATE "C" NOT NULL,
-    what   text COLLATE "C" NOT NULL
+    what   text COLLATE "C" NOT NULL -- of jobs that have ended: a JSON array of their ids
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX arrivals_in_order ON treadle.arrivals (at, seq);
 

@@ -165,7 +165,7 @@ CREATE TABLE treadle_waits (
     until     INTEGER,           -- when it no longer waits for the signal; NULL: it waits as long as it takes
     PRIMARY KEY (id, what, step)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX treadle_waits_for ON treadle_waits (what, met);
+CREATE INDEX treadle_waits_for ON treadle_waits (what);
 
 -- Named facts. The first value of each name counts, for every job that waits for it, before or after.
 CREATE TABLE treadle_signals (
@@ -185,7 +185,7 @@ CREATE TABLE treadle_arrivals (
     at     INTEGER NOT NULL,
     kind   TEXT NOT NULL,  -- 'ended', 'signal', 'waiter' or 'batch'
     tenant TEXT NOT NULL,
-    what   TEXT NOT NULL
+    what   TEXT NOT NULL   -- of jobs that have ended: a JSON array of their ids
 ) STRICT;
 CREATE INDEX treadle_arrivals_in_order ON treadle_arrivals (at, seq);
 

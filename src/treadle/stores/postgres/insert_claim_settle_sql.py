@@ -224,9 +224,10 @@ SELECT 'all', type, queue, -count(*) FROM gone GROUP BY type, queue
 
 # ---- settle
 
-# Rows of jobs `e` that have ended, for those that others wait for.
+# Of jobs `e` that have ended, those that others wait for.
 _WAITED_FOR = """e
      CROSS JOIN LATERAL (SELECT 1 FROM treadle.waits w WHERE w.what = e.id::text AND w.met = 0 LIMIT 1) w"""
+_ARRIVAL_OF = "CAST(:now AS bigint), 'ended', e.tenant, json_agg(e.id)::text"
 
 # Completed without a result, as most jobs are, and counted. The answer: the numbers and tokens of those that were held.
 COMPLETE = f"""
@@ -253,7 +254,7 @@ usage AS (
       FROM gone GROUP BY type, queue, tenant),
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
-    SELECT CAST(:now AS bigint), 'ended', e.tenant, e.id::text FROM gone {_WAITED_FOR})
+    SELECT {_ARRIVAL_OF} FROM gone {_WAITED_FOR} GROUP BY e.tenant)
 SELECT lease, token FROM gone
 """
 
@@ -301,8 +302,8 @@ failure AS (
       FROM ended WHERE outcome IS NOT NULL AND NOT cancelled),
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
-    SELECT CAST(:now AS bigint), 'ended', e.tenant, e.id::text FROM ended {_WAITED_FOR}
-     WHERE e.status IS NOT NULL OR e.cancelled)
+    SELECT {_ARRIVAL_OF} FROM ended {_WAITED_FOR}
+     WHERE e.status IS NOT NULL OR e.cancelled GROUP BY e.tenant)
 SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel)), '[]')::text FROM gone
 """
 

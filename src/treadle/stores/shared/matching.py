@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
+
+import msgspec
 
 from treadle.codec import as_json
 from treadle.job import Status
@@ -19,6 +22,8 @@ from treadle.stores.shared.stats import tally
 from treadle.stores.shared.steps import NewRow, add_steps
 from treadle.stores.transaction import Transaction
 from treadle.waits import Decision, WaitState, decide_wait
+
+_decode_ids = msgspec.json.Decoder(list[str]).decode
 
 MOST_MATCHED = 500
 """Jobs that one transaction lets go: on SQLite others wait for it."""
@@ -32,20 +37,32 @@ class Arrival(NamedTuple):
     tenant: str
     what: str
 
+    @property
+    def whats(self) -> Sequence[str]:
+        """The jobs that have ended, or what else it is about."""
+        return _decode_ids(self.what) if self.kind == "ended" else (self.what,)
+
 
 def match(tx: Transaction) -> int:
     """Let jobs go that wait for what has arrived. Return how many arrivals are done."""
-    taken = [Arrival(*row) for row in tx.execute(tx.sql.ARRIVALS, {"now": tx.now, "limit": MOST_MATCHED})]
+    taken = _arrivals(tx)
     if not taken:
         return 0
-    whats = {one.what for one in taken if one.kind in ("ended", "signal")}
+    whats = {what for one in taken if one.kind in ("ended", "signal") for what in one.whats}
     found = _waiters(tx, whats)
     waiters = {id for id, _ in found} | {one.what for one in taken if one.kind == "waiter"}
     busy = _match_waiters(tx, sorted(waiters), whats, [one.what for one in taken if one.kind == "waiter"])
     left = {what for id, what in found if id in busy} | (whats if len(found) == MOST_MATCHED else set()) | busy
-    done = [one.seq for one in taken if one.what not in left]
+    done = [one.seq for one in taken if left.isdisjoint(one.whats)]
     tx.execute(tx.sql.DELETE_ARRIVALS, {"ids": as_json(done)})
     return len(done)
+
+
+def _arrivals(tx: Transaction) -> list[Arrival]:
+    """The first that are due, of about so many jobs."""
+    found = [Arrival(*row) for row in tx.execute(tx.sql.ARRIVALS, {"now": tx.now, "limit": MOST_MATCHED})]
+    sizes = accumulate(len(one.whats) for one in found)
+    return [one for one, size in zip(found, sizes, strict=True) if size <= MOST_MATCHED] or found[:1]
 
 
 def _waiters(tx: Transaction, whats: Collection[str]) -> list[tuple[str, str]]:

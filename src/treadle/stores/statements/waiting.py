@@ -92,8 +92,9 @@ class Waiting:
     # Of these jobs, which have ended, those that others wait for.
     ARRIVE_ENDED = f"""
         INSERT INTO treadle.arrivals (at, kind, tenant, what)
-        SELECT DISTINCT CAST(:now AS bigint), 'ended', tenant, what FROM treadle.waits
-         WHERE what = {_THESE_TEXTS} AND met = 0 RETURNING 1
+        SELECT CAST(:now AS bigint), 'ended', tenant, json_agg(what)::text
+          FROM (SELECT DISTINCT tenant, what FROM treadle.waits WHERE what = {_THESE_TEXTS} AND met = 0) w
+         GROUP BY tenant RETURNING 1
     """
     # [[at, kind, tenant, what], …]
     ADD_ARRIVALS = """
@@ -143,11 +144,12 @@ class Waiting:
     """
     # Jobs that have ended wait for nothing.
     STOP_WAITING = f"UPDATE treadle.waits SET met = 1 WHERE id = {THESE} AND met = 0"
-    # Let those go that wait for nothing else.
+    # Let those go that wait for nothing else. (The newest of many parents ends last, as a rule: it is looked at first.)
     LET_GO = f"""
         UPDATE treadle.ready AS r SET parked = '', updated_at = :now
-         WHERE id = {THESE} AND parked = 'wait' AND NOT EXISTS (
-               SELECT 1 FROM treadle.waits w WHERE w.id = r.id AND w.tenant = r.tenant AND w.met = 0)
+         WHERE id = {THESE} AND parked = 'wait' AND (
+               SELECT 1 FROM treadle.waits w WHERE w.id = r.id AND w.tenant = r.tenant AND w.met = 0
+                ORDER BY w.what DESC LIMIT 1) IS NULL
         RETURNING type, queue
     """
     # ---- signals
