@@ -50,9 +50,9 @@ def match(tx: Transaction) -> int:
         return 0
     whats = {what for one in taken if one.kind in ("ended", "signal") for what in one.whats}
     found = _waiters(tx, whats)
-    waiters = {id for id, _ in found} | {one.what for one in taken if one.kind == "waiter"}
-    busy = _match_waiters(tx, sorted(waiters), whats, [one.what for one in taken if one.kind == "waiter"])
-    left = {what for id, what in found if id in busy} | (whats if len(found) == MOST_MATCHED else set()) | busy
+    whole = {one.what for one in taken if one.kind == "waiter"}
+    busy = _match_waiters(tx, found, whole)
+    left = {what for id, _, what in found if id in busy} | (whats if len(found) == MOST_MATCHED else set()) | busy
     done = [one.seq for one in taken if left.isdisjoint(one.whats)]
     tx.execute(tx.sql.DELETE_ARRIVALS, {"ids": as_json(done)})
     return len(done)
@@ -65,34 +65,36 @@ def _arrivals(tx: Transaction) -> list[Arrival]:
     return [one for one, size in zip(found, sizes, strict=True) if size <= MOST_MATCHED] or found[:1]
 
 
-def _waiters(tx: Transaction, whats: Collection[str]) -> list[tuple[str, str]]:
+def _waiters(tx: Transaction, whats: Collection[str]) -> list[tuple[str, str, str]]:
+    """Jobs that wait for these: their ids and tenants, and what each waits for."""
     row = {"ids": as_json(sorted(whats)), "limit": MOST_MATCHED}
     return tx.execute(tx.sql.WAITERS, row).fetchall() if whats else []
 
 
-def _match_waiters(tx: Transaction, ids: Sequence[str], whats: Collection[str], whole: Sequence[str]) -> set[str]:
-    """Decide the waits of these jobs for `whats`, and all of those in `whole`. Return the jobs that are locked."""
+def _match_waiters(tx: Transaction, found: Sequence[tuple[str, str, str]], whole: Collection[str]) -> set[str]:
+    """Decide these waits, and all of the jobs in `whole`. Return the jobs that are locked."""
+    ids = {id for id, *_ in found} | set(whole)
     if not ids:
         return set()
-    waiting = {row[0] for row in tx.execute(tx.sql.WAITING, {"ids": as_json(ids)})}
-    locked = {row[0]: row for row in tx.execute(tx.sql.LOCK_WAITING, {"ids": as_json(sorted(waiting))})}
-    states = _states(tx, sorted(locked), whats, [id for id in whole if id in locked])
+    these = {"ids": as_json(sorted(ids))}
+    locked = {row[0]: row for row in tx.execute(tx.sql.LOCK_WAITING, these)}
+    waiting = {row[0] for row in tx.execute(tx.sql.WAITING, these)} if len(locked) < len(ids) else locked.keys()
+    states = _states(tx, [wait for wait in found if wait[0] in locked], [id for id in whole if id in locked])
     busy = _decide(tx, states, locked)
     _let_go(tx, [id for id in locked if id not in busy])
     return (waiting - locked.keys()) | busy
 
 
-def _states(tx: Transaction, ids: Sequence[str], whats: Collection[str], whole: Sequence[str]) -> list[WaitState]:
+def _states(tx: Transaction, waits: Sequence[tuple[str, str, str]], whole: Sequence[str]) -> list[WaitState]:
     """The waits as they are now, after the locks."""
-    some = tx.sql.WAIT_STATES.format(which=tx.sql.OF_WHAT), {"ids": as_json(ids), "whats": as_json(sorted(whats))}
-    every = tx.sql.WAIT_STATES.format(which="true"), {"ids": as_json(whole)}
-    asked = [some] * bool(whats and ids) + [every] * bool(whole)
-    return list({WaitState(*row) for statement, parameters in asked for row in tx.execute(statement, parameters)})
+    rows = tx.execute(tx.sql.STATES_OF_WAITS, {"rows": as_json(waits)}).fetchall() if waits else []
+    rows += tx.execute(tx.sql.STATES_OF_JOBS, {"ids": as_json(whole)}).fetchall() if whole else []
+    return [WaitState(*row) for row in dict.fromkeys(rows)]
 
 
 def _decide(tx: Transaction, states: Sequence[WaitState], locked: dict[str, Any]) -> set[str]:
     """Write which waits are over, and how. Return the jobs that could not be cancelled now."""
-    over: list[tuple[str, str, str]] = []
+    over: list[tuple[str, str, str, str]] = []
     steps: list[NewRow] = []
     failed: dict[str, WaitState] = {}
     for state in states:
@@ -100,7 +102,7 @@ def _decide(tx: Transaction, states: Sequence[WaitState], locked: dict[str, Any]
         if decision is Decision.CANCEL:
             failed[state.id] = state
         elif decision is not Decision.WAIT:
-            over.append((state.id, state.what, state.step))
+            over.append((state.id, state.tenant, state.what, state.step))
             if state.kind == "signal":
                 kind = "timeout" if decision is Decision.TIMED_OUT else "signal"
                 steps.append((state.id, state.tenant, NewStep(state.step, kind, state.value or "null"), 0, 0))

@@ -110,37 +110,43 @@ class Waiting:
 
     # ---- match
 
-    # The jobs that wait for these jobs or signals, and what each waits for. A parent that has failed may hold them on.
+    # The jobs that wait for these jobs or signals, their tenants, and what each waits for. A parent that has failed may
+    # hold them on.
     WAITERS = f"""
-        SELECT w.id::text, w.what FROM treadle.waits w
+        SELECT w.id::text, w.tenant, w.what FROM treadle.waits w
          WHERE w.what = {_THESE_TEXTS} AND w.met = 0 AND (w.kind = 'signal' OR EXISTS (
                SELECT 1 FROM treadle.finished f
                 WHERE f.id = CASE WHEN w.kind <> 'signal' THEN w.what::uuid END AND f.tenant = w.tenant
                   AND (f.status = 'completed' OR w.if_failed <> 'hold')))
          LIMIT :limit
     """
-    # Those that still wait, and of these the ones that no other transaction has locked.
+    # Those that still wait; and the ones that no other transaction has locked, with what each is.
     WAITING = f"SELECT id::text FROM treadle.ready WHERE id = {THESE} AND parked = 'wait'"
     LOCK_WAITING = f"""
         SELECT id::text, type, queue, EXISTS (
                SELECT 1 FROM treadle.jobs j WHERE j.id = r.id AND j.tenant = r.tenant AND j.dedupe IS NOT NULL)
           FROM treadle.ready r WHERE id = {THESE} AND parked = 'wait' ORDER BY id FOR UPDATE OF r SKIP LOCKED
     """
-    # As WaitState has it: those waits of these jobs about which there may be news. {which}: a condition.
-    WAIT_STATES = f"""
+    # As WaitState has it: these waits, or all of these jobs, that are not over.
+    _WAIT_STATE = """
         SELECT w.id::text, w.tenant, w.kind, w.what, w.step, w.if_failed, w.until,
                CASE WHEN w.kind <> 'signal' THEN (
                     SELECT f.status FROM treadle.finished f
                      WHERE f.id = CASE WHEN w.kind <> 'signal' THEN w.what::uuid END AND f.tenant = w.tenant) END,
                CASE WHEN w.kind = 'signal' THEN (
                     SELECT s.value::text FROM treadle.signals s WHERE s.tenant = w.tenant AND s.name = w.what) END
-          FROM treadle.waits w WHERE w.id = {THESE} AND w.met = 0 AND {{which}}
     """
-    OF_WHAT = f"w.what = {_THESE_TEXTS}".replace(":ids", ":whats")
-    # [[id, what, step], …]
+    # [[id, tenant, what], …]
+    STATES_OF_WAITS = f"""{_WAIT_STATE}
+          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+          JOIN treadle.waits w ON w.id = (e ->> 0)::uuid AND w.tenant = e ->> 1 AND w.what = e ->> 2
+         WHERE w.met = 0
+    """
+    STATES_OF_JOBS = f"{_WAIT_STATE} FROM treadle.waits w WHERE w.id = {THESE} AND w.met = 0"
+    # [[id, tenant, what, step], …]
     MEET = """
         UPDATE treadle.waits AS w SET met = 1 FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
-         WHERE w.id = (e ->> 0)::uuid AND w.what = e ->> 1 AND w.step = e ->> 2
+         WHERE w.id = (e ->> 0)::uuid AND w.tenant = e ->> 1 AND w.what = e ->> 2 AND w.step = e ->> 3
     """
     # Jobs that have ended wait for nothing.
     STOP_WAITING = f"UPDATE treadle.waits SET met = 1 WHERE id = {THESE} AND met = 0"

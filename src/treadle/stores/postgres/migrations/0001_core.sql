@@ -169,7 +169,7 @@ CREATE TABLE treadle.waits (
     until     bigint,            -- when it no longer waits for the signal; NULL: it waits as long as it takes
     PRIMARY KEY (id, tenant, what, step)
 ) WITH (fillfactor = 80);
-CREATE INDEX waits_for ON treadle.waits (what);
+CREATE INDEX waits_for ON treadle.waits (what, id);
 
 -- Named facts. The first value of each name counts, for every job that waits for it, before or after.
 CREATE TABLE treadle.signals (
