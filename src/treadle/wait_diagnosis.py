@@ -62,8 +62,8 @@ def _parent_failed(job: Job, group: WaitGroup, groups: Sequence[WaitGroup]) -> R
     parent, total = group.job, _total(group, groups)
     ended = "was cancelled" if parent and parent.status is Status.CANCELLED else "failed"
     error = f": {parent.error}" if parent and parent.error not in (None, "cancelled") else ""
-    many = f"{group.size:,} of its {total:,} parents failed; the first, " if group.size > 1 else "its parent "
-    text = f"it is held: {many}{_name(group)}, {ended}{error}"
+    which = f"{group.size:,} of its {total:,} parents failed; the first" if group.size > 1 else "its parent"
+    text = f"it is held: {which} {_name(group)} {ended}{error}"
     way_out = f"fix the cause, then retry that one: treadle jobs retry {group.what}; to give up: {_cancel(job)}"
     return Reason(ReasonCode.PARENT_FAILED, text, way_out, _numbers("parent", group, total) | {"failed": group.size})
 

@@ -99,7 +99,7 @@ def test_a_failed_parent_holds_it(store: Any, how: str) -> None:
     held, waits = why(store, child.id)
 
     assert held.code is ReasonCode.PARENT_FAILED
-    assert held.text.startswith(f"it is held: its parent {parent.id} (load), {'was ' * (how == 'cancelled')}{how}")
+    assert held.text.startswith(f"it is held: its parent {parent.id} (load) {'was ' * (how == 'cancelled')}{how}")
     assert f"treadle jobs retry {parent.id}" in held.way_out
     assert f"treadle jobs cancel {child.id}" in held.way_out
     assert waits.code is ReasonCode.WAITS_FOR_PARENT
