@@ -66,11 +66,16 @@ def result_to_json(value: Any, type: str) -> str | None:
 
 
 def clip(text: str | None, limit: int = MAX_ERROR) -> str | None:
-    """Error text that every database accepts: no NUL, no lone surrogate, limited in length. The end matters most."""
+    """Error text that every database accepts, limited in length. The end matters most."""
     if text is None:
         return None
-    clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
-    return clean if len(clean) <= limit else f"…{clean[-limit:]}"
+    text = clean(text)
+    return text if len(text) <= limit else f"…{text[-limit:]}"
+
+
+def clean(text: str) -> str:
+    """Text that every database accepts: no NUL, no lone surrogate."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def _too_deep(data: bytes) -> bool:

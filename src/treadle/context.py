@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,10 @@ import msgspec
 from treadle import clock, codec
 from treadle.errors import BadOption, TransactionOver
 from treadle.job import ClaimedJob, Job, NewJob, Progress
+from treadle.line_buffer import LineBuffer
 from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason, Suspend
 from treadle.redact import DEFAULT, Redactor
+from treadle.settings import checked_level
 from treadle.waits import NewSignal
 
 if TYPE_CHECKING:
@@ -61,6 +64,9 @@ class Run:
     suspension: Outcome | None = None
     """Its outcome, once it waits, whatever the handler does then."""
     parents: list[Job] | None = None
+    keeps: int | None = None
+    """The least level of the records of `logging` that are kept."""
+    lines: LineBuffer | None = None
 
     @property
     def collecting(self) -> Run | StepCall:
@@ -76,12 +82,23 @@ class Run:
         """Keep the newest progress, for the worker to store."""
         self.progress = progress
 
+    def log(self, level: str, message: str) -> None:
+        """Keep a line, for the worker to store. For any thread; what comes after the handler has ended is ignored."""
+        if not self.ended:
+            self.lines = self.lines or LineBuffer()
+            self.lines.add(level, message)
+
     def completed(self, result: Any) -> Outcome:
         """The outcome of a handler that returned."""
         if result is None and not self.follow_ups and not self.signals:
             return COMPLETED
         text, signals = codec.result_to_json(result, self.claimed.type), tuple(self.signals)
         return Outcome(OutcomeKind.COMPLETED, result=text, follow_ups=tuple(self.follow_ups), signals=signals)
+
+    def with_logs(self, outcome: Outcome) -> Outcome:
+        """The outcome, with what is logged and not stored yet."""
+        lines = () if self.lines is None else self.lines.pending()
+        return msgspec.structs.replace(outcome, logs=lines) if lines else outcome
 
 
 class Context:
@@ -164,6 +181,20 @@ class Context:
         if not 0 <= fraction <= 1:
             raise BadOption("progress", fraction, "a fraction of the work, from 0 to 1")
         self._run.report(Progress(float(fraction), codec.clip(str(message), 500) or ""))
+
+    def log(self, message: str, /, *args: object, level: int | str = logging.INFO) -> None:
+        """Keep a line with this attempt: `ctx.log("fetched %d rows", n)`. The job's page shows it, and `td.logs`.
+
+        Cheap: the worker stores new lines about once a second, and the rest with the outcome. If the worker itself is
+        killed, the last second is lost. Of an attempt 1,000 lines and 256 KiB are kept, of a line 4 KiB.
+        """
+        number = checked_level("level", level)
+        record = logging.LogRecord("", number, "", 0, str(message), args, None)
+        try:
+            text = record.getMessage()
+        except Exception:  # as `logging` has it: what cannot be formatted does not fail the caller
+            text = f"{message} {args!r}"
+        self._run.log(record.levelname, text)
 
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction of the job's own database that ends the job: your rows, its follow-ups and its completion
@@ -293,7 +324,7 @@ def _ending(run: Run) -> Generator[Any]:
         raise TransactionOver("ctx.transaction() has ended this job already; do all of its work in one block")
     follow_ups, signals, run.in_transaction = len(run.follow_ups), len(run.signals), True
     try:
-        with run.store.transaction(run.claimed, lambda: run.completed(run.result)) as connection:
+        with run.store.transaction(run.claimed, lambda: run.with_logs(run.completed(run.result))) as connection:
             yield connection
     except BaseException:
         del run.follow_ups[follow_ups:], run.signals[signals:]  # rolled back, even if the handler continues

@@ -14,6 +14,7 @@ from treadle.filters import EVERYTHING, Filter
 from treadle.function import Changes, make_reschedule
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.log_lines import LogLine
 from treadle.pauses import Pause
 from treadle.pausing import Pausing
 from treadle.problems import Problem, problems
@@ -154,6 +155,13 @@ class Management(Pausing):
         """The job's unsuccessful attempts, oldest first, each with its traceback."""
         return self.store.attempts(id)
 
+    def logs(self, id: str, after: int | None = 0, limit: int = 1_000) -> list[LogLine]:
+        """What its handlers have logged, by `ctx.log` and with `@td.job(logs="INFO")`, oldest first. `after` skips that
+        many lines, to go on where the last call ended; None: only the last `limit` lines."""
+        if after is not None and after < 0:
+            raise BadOption("after", after, "how many lines to skip, 0 or more; None for the last ones")
+        return self.store.logs(id, after, limit)
+
     def why(self, id: str) -> Why:
         """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
         facts = self.store.job_facts(id)
@@ -221,6 +229,7 @@ class Management(Pausing):
     afailures = twin(failures)
     aproblems = twin(problems)
     aattempts = twin(attempts)
+    alogs = twin(logs)
     awhy = twin(why)
     aworkers = twin(workers)
     aretry = twin(retry)

@@ -12,6 +12,7 @@ from treadle import clock, codec
 from treadle.backoff import LONGEST, Backoff, backoff_delay
 from treadle.errors import BadOption
 from treadle.job import ClaimedJob, NewJob, Status, Suspicion
+from treadle.log_lines import NewLine
 from treadle.steps import NewStep
 from treadle.waits import NewSignal, NewWait
 
@@ -74,6 +75,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     waits: tuple[NewWait, ...] = ()
     """What a suspended handler waits for. Without any, it waits for time alone."""
     signals: tuple[NewSignal, ...] = ()
+    logs: tuple[NewLine, ...] = ()
+    """What the handler has logged and nobody has stored yet."""
 
 
 class Snooze(Exception):

@@ -17,7 +17,7 @@ from treadle.errors import BadHandler, BadOption, DuplicateType, TreadleError, U
 from treadle.function import AnyJob, JobFunction
 from treadle.limits import Limit, checked_limits
 from treadle.schedule import NewSchedule
-from treadle.settings import at_least_one, checked_name, checked_priority, checked_timeout
+from treadle.settings import at_least_one, checked_level, checked_name, checked_priority, checked_timeout
 from treadle.signature import Signature
 from treadle.stores.base import TypePolicy
 
@@ -47,6 +47,7 @@ class JobOptions(TypedDict, total=False):
     fair: Literal["tenant"] | None
     cron: str | None
     zone: str | None
+    logs: str | int | None
 
 
 KNOWN_JOB_OPTIONS = frozenset(JobOptions.__annotations__)
@@ -63,6 +64,8 @@ class JobType(msgspec.Struct, kw_only=True):
     dedupe: DedupeOption
     run: Literal["async", "thread", "process"]
     already_done: AlreadyDone | None = None
+    logs: int | None = None
+    """The least level of the records of `logging` that are kept with an attempt."""
     schedules: dict[str, NewSchedule] = {}
     """Those that its code declares, by name."""
 
@@ -110,6 +113,8 @@ class Registry:
         `fair="tenant"`: tenants take turns, so that none waits for all jobs of another.
         `timeout`: seconds for one run. `run="process"`: in a child process, which a timeout can kill.
         `cron`, `zone`: also enqueue it at these times, without arguments. The schedule has the name of the type.
+        `logs="INFO"`: also keep what the handler and its libraries log with `logging`, as `ctx.log` does. The levels of
+        the loggers decide what reaches it. If nothing sets up `logging`, the root logger lets these through, too.
         """
         if function is not None:
             return self._add(function, options)
@@ -232,6 +237,7 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
         backoff=to_backoff(options.get("backoff", DEFAULT)),
         dedupe=dedupe,
         run=_checked_run(options.get("run", "auto"), handler),
+        logs=None if (logs := options.get("logs")) is None else checked_level("logs", logs),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -72,6 +73,14 @@ def checked_timeout(timeout: Any) -> float | None:
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= 10**8:
         raise BadOption("timeout", timeout, "use seconds, more than 0; leave it out for no limit")
     return float(timeout)
+
+
+def checked_level(option: str, level: Any) -> int:
+    """A level of `logging`, as a number."""
+    number = logging.getLevelNamesMapping().get(level) if isinstance(level, str) else level
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise BadOption(option, level, "a level of logging: 'DEBUG', 'INFO', 'WARNING', 'ERROR', or a number")
+    return number
 
 
 def checked_delay(delay: Any) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import time
 from pathlib import Path
 
-from treadle import Context, Registry, Treadle
+from treadle import Context, Fail, Registry, Treadle
 
 SLOW = "TREADLE_TEST_SLOW_IMPORT"
 """A child that has this variable waits for that file while it imports this module."""
@@ -113,3 +114,18 @@ def _hang(path: str) -> None:
     Path(f"{path}.new").write_text(str(os.getpid()))
     Path(f"{path}.new").rename(path)
     time.sleep(60)
+
+
+@td.job(run="process", logs="INFO", max_attempts=1)
+def log_apart(ctx: Context, lines: int) -> None:
+    ctx.log("%d lines of pid %d", lines, os.getpid(), level="DEBUG")
+    for n in range(lines):
+        logging.getLogger("lib").info("line %d", n)
+    raise Fail("after the last line")
+
+
+@td.job(run="process", logs="INFO")
+def log_in_transaction(ctx: Context) -> None:
+    ctx.log("before")
+    with ctx.transaction():
+        ctx.log("inside")

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from treadle.job import ClaimedJob, Job
+from treadle.log_lines import LogLine, NewLine
 from treadle.steps import Ended, NewStep, Step
 from treadle.wait_diagnosis import Held
 from treadle.waits import NewSignal, Signal, Wait
 
 
 class Durable(Protocol):
-    """Steps, waits and signals."""
+    """Steps, logs, waits and signals."""
 
     def save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
         """Store steps of running handlers, with their jobs and signals, in one commit. Return an error for each that is
@@ -23,6 +24,12 @@ class Durable(Protocol):
 
     def steps(self, id: str) -> list[Step]:
         """The stored steps of a job, in the order in which they were stored."""
+
+    def save_logs(self, logged: Sequence[tuple[ClaimedJob, Sequence[NewLine]]]) -> None:
+        """Store what running handlers have logged; for a lost lease nothing is written. A line may be stored again."""
+
+    def logs(self, id: str, after: int | None = 0, limit: int = 1_000) -> list[LogLine]:
+        """What the handlers of a job have logged, oldest first, after that many lines. None: the last `limit` lines."""
 
     def waits(self, id: str) -> list[Wait]:
         """What a job waits for and has waited for."""

@@ -62,12 +62,16 @@ class ChildAnswer(msgspec.Struct, array_like=True):
     progress: Progress | None = None
     outcome: Outcome | None = None
     broken: str | None = None
+    line: tuple[str, str, int] | None = None
+    """What the handler has logged: the level and the text of a line, or how many were too many."""
 
 
 START_SECONDS = 300.0
 """How long a child may take to import the app."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
 """Seconds to wait after a child that did not start: longer and longer."""
+TELL_DROPPED = 1_000
+"""A child tells its worker of the first line that it drops, and then of every so many."""
 NOT_STARTED = "its process did not start within {:g} s: does a module of the app wait for something when imported?"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -143,6 +147,8 @@ class Child:
                 run.has_stored_step()
             elif answer.progress is not None:
                 run.report(answer.progress)
+            elif answer.line is not None:
+                _log(run, *answer.line)
             elif answer.broken is not None:
                 return decide(run.claimed, Crash(answer.broken), backoff)
             else:
@@ -208,6 +214,14 @@ def _handler_started(attempt: RunningAttempt) -> None:
             attempt.run.store.extend(claimed, clock.seconds(timeout))
 
 
+def _log(run: Run, level: str, message: str, dropped: int) -> None:
+    """What the child keeps, the worker keeps, too: their bounds are the same."""
+    if not dropped:
+        run.log(level, message)
+    elif run.lines is not None:
+        run.lines.dropped = dropped
+
+
 def how_it_ended(code: int | None) -> str:
     """An exit code in words."""
     if code is None or code >= 0:
@@ -228,13 +242,13 @@ def _main(pipe: Connection, parent: int) -> None:
 
 
 class ChildRun(Run):
-    """An attempt in a child process: the worker learns of its progress, and that it has stored a step."""
+    """An attempt in a child process: the worker learns of its progress and its logs, and that it has stored a step."""
 
     __slots__ = ("_pipe", "_sending")
 
     def __init__(self, claimed: ClaimedJob, app: Treadle, pipe: Connection) -> None:
         super().__init__(claimed, app.store, app.redactor, app._step_saver)
-        self._pipe, self._sending = pipe, threading.Lock()
+        self._pipe, self._sending = pipe, threading.RLock()
 
     def report(self, progress: Progress) -> None:
         self._send(ChildAnswer(progress=progress))
@@ -245,9 +259,24 @@ class ChildRun(Run):
         if self.claimed.forgiven != before:
             self._send(ChildAnswer(has_stored_step=True))
 
+    def log(self, level: str, message: str) -> None:
+        with self._sending:  # so that they have the same numbers there
+            super().log(level, message)
+            if not self.ended and self.lines is not None and self.lines.dropped % TELL_DROPPED < 2:
+                self._send(ChildAnswer(line=(level, message, self.lines.dropped)))
+
     def _send(self, answer: ChildAnswer) -> None:
+        """From any thread, one by one. What comes after the outcome would be taken for the next attempt's."""
         with self._sending:
-            self._pipe.send_bytes(_encode(answer))
+            if not self.ended:
+                self._pipe.send_bytes(_encode(answer))
+
+    def end(self, outcome: Outcome | None) -> ChildAnswer:
+        """The last answer, which nothing follows."""
+        with self._sending:
+            if self.lines is not None and self.lines.dropped:
+                self._pipe.send_bytes(_encode(ChildAnswer(line=("", "", self.lines.dropped))))
+        return ChildAnswer(outcome=outcome)
 
 
 def _attempt(pipe: Connection, request: ChildRequest) -> ChildAnswer:
@@ -262,8 +291,8 @@ def _attempt(pipe: Connection, request: ChildRequest) -> ChildAnswer:
     pipe.send_bytes(_encode(ChildAnswer(started=True)))
     with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
         if inspect.iscoroutinefunction(job_type.handler):
-            return ChildAnswer(outcome=asyncio.run(run_async(run, job_type)))
-        return ChildAnswer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
+            return run.end(asyncio.run(run_async(run, job_type)))
+        return run.end(contextvars.copy_context().run(run_sync, run, job_type))
 
 
 def _import(request: ChildRequest) -> tuple[Treadle, AnyJob]:

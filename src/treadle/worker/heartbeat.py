@@ -16,7 +16,7 @@ from treadle import clock
 from treadle.errors import TreadleError, WorkerLost
 from treadle.job import ClaimedJob
 from treadle.outcome import StopReason
-from treadle.stores.base import Engine
+from treadle.stores.base import Engine, Store
 from treadle.stores.rows import Beat
 from treadle.worker import host
 from treadle.worker.inflight import Attempts, Inflight
@@ -150,7 +150,7 @@ class LeaseCheck:
     Its writes share the settler's thread, so that they never wait for a settle's writer.
     """
 
-    def __init__(self, store: Engine, attempts: Attempts, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, store: Store, attempts: Attempts, thread: ThreadPoolExecutor) -> None:
         self._store = store
         self._attempts = attempts
         self._thread = thread
@@ -171,10 +171,15 @@ class LeaseCheck:
                     log.exception("no look for cancelled jobs")
 
     async def _look_at_flags(self) -> None:
-        """Store new progress, and stop what was cancelled."""
+        """Store new progress and lines of logs, and stop what was cancelled."""
         loop = asyncio.get_running_loop()
         if progress := self._attempts.new_progress():
             await loop.run_in_executor(self._thread, self._store.save_progress, progress)
+        if logged := self._attempts.new_lines():
+            new = [(claimed, lines) for claimed, _, lines in logged]
+            await loop.run_in_executor(self._thread, self._store.save_logs, new)
+            for _, buffer, lines in logged:
+                buffer.saved(lines)
         cancelled = await loop.run_in_executor(self._thread, self._store.cancelled, self.worker)
         self._attempts.stop(StopReason.CANCELLED, cancelled)
 

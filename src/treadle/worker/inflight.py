@@ -23,6 +23,8 @@ import msgspec
 from treadle import clock
 from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
+from treadle.line_buffer import LineBuffer
+from treadle.log_lines import NewLine
 from treadle.outcome import RELEASED, UNSTARTED, Outcome, OutcomeKind, StopReason, after_stop
 from treadle.redact import Redactor
 from treadle.registry import JobType
@@ -143,6 +145,12 @@ class Attempts:
                 found.append((attempt.run.claimed, progress))
         return found
 
+    def new_lines(self) -> list[tuple[ClaimedJob, LineBuffer, tuple[NewLine, ...]]]:
+        """What handlers have logged, and is not stored yet."""
+        runs = [(attempt.run.claimed, attempt.run.lines) for attempt in self.running.values()]
+        found = [(claimed, buffer, buffer.pending()) for claimed, buffer in runs if buffer is not None]
+        return [one for one in found if one[2]]
+
     def time_left(self) -> list[tuple[ClaimedJob, int]]:
         """Microseconds until the timeout of each attempt that has one, for the heartbeat. For any thread: `copy` is
         atomic. A suspect, or a job of a child, has no deadline before its handler starts."""
@@ -162,6 +170,8 @@ class Attempts:
         else:
             del self.running[claimed.number]
             outcome = None if attempt.run.stop_reason is StopReason.LOST else outcome
+            if attempt.run.lines is not None and outcome is not None:
+                outcome = attempt.run.with_logs(outcome)
             if attempt.timer is not None:
                 attempt.timer.cancel()
             self._ended.append((claimed, outcome))

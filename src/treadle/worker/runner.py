@@ -10,6 +10,7 @@ from treadle.context import Context, Run, caller, current_run
 from treadle.errors import BadPayload, LeaseLost
 from treadle.outcome import Fail, Outcome, StopReason, TimedOut, after_stop, decide, describe
 from treadle.registry import JobType
+from treadle.worker.records import keep_records
 
 log = logging.getLogger("treadle")
 
@@ -73,6 +74,8 @@ async def _within(seconds: float, run: Run, awaitable: Any) -> Any:
 
 
 def _arguments(run: Run, job_type: JobType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if job_type.logs is not None:
+        keep_records(run, job_type.logs)
     arguments = job_type.signature.decode(run.claimed.payload)
     if not job_type.signature.takes_context:
         return (), arguments

@@ -225,7 +225,7 @@ CREATE TABLE treadle_logs (
     at      INTEGER NOT NULL,
     level   TEXT NOT NULL,
     message TEXT NOT NULL,
-    PRIMARY KEY (id, lease, line)
+    PRIMARY KEY (id, tenant, lease, line)
 ) STRICT, WITHOUT ROWID;
 
 -- A dedupe key is held from enqueue until a final status, or as long as the rule of its job says.

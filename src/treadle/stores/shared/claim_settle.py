@@ -18,6 +18,7 @@ from treadle.stores.rows import Claim, Due, Settled
 from treadle.stores.shared import keys, limits
 from treadle.stores.shared.enqueue import insert_again, insert_unchecked
 from treadle.stores.shared.expiry import expire
+from treadle.stores.shared.logs import add_logs
 from treadle.stores.shared.stats import count_ended, tally
 from treadle.stores.shared.steps import add_steps, lock_held
 from treadle.stores.shared.waiting import signal, suspend
@@ -94,6 +95,8 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
     stored = _add(tx, follow_ups, signals, insert_unchecked, briefly=briefly) if follow_ups or signals else {}
     if suspended := [one for one in written if one[1].kind is OutcomeKind.SUSPENDED]:
         suspend(tx, suspended, stored)
+    if logged := [(c, outcome.logs) for c, outcome in written if outcome.logs]:
+        add_logs(tx, logged)
     return written
 
 

@@ -234,6 +234,7 @@ def _erase(tx: Transaction, ids: Sequence[str]) -> None:
         tx.sql.DELETE_FINISHED,
         tx.sql.DELETE_ATTEMPTS,
         tx.sql.DELETE_STEPS,
+        tx.sql.DELETE_LOGS,
         tx.sql.DELETE_WAITS,
         tx.sql.DELETE_JOBS,
     )

@@ -30,6 +30,7 @@ from treadle.stores.shared import (
     fire,
     limits,
     liveness,
+    logs,
     manage,
     matching,
     pausing,
@@ -332,6 +333,8 @@ class SQLStore(ABC, Generic[D]):
 
     ends = reads("read", steps.ends)
     steps = reads("read", steps.steps)
+    save_logs = writes("settle", logs.save_logs)
+    logs = reads("read", logs.logs)
     waits = reads("read", waiting.waits)
     parents = reads("read", waiting.parents)
     held = reads("read", read.held)

@@ -51,6 +51,22 @@ class Waiting:
     """
     DELETE_STEPS = f"DELETE FROM treadle.steps WHERE id = {THESE}"
 
+    # ---- logs
+
+    # A line may be stored again: its commit is repeated, or more lines were dropped.
+    # [[id, tenant, lease, attempt, line, microseconds ago, level, message], …]
+    ADD_LOGS = """
+        INSERT INTO treadle.logs (id, tenant, lease, attempt, line, at, level, message)
+        SELECT (e ->> 0)::uuid, e ->> 1, (e ->> 2)::bigint, (e ->> 3)::integer, (e ->> 4)::integer,
+               :now - (e ->> 5)::bigint, e ->> 6, e ->> 7
+          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true
+            ON CONFLICT (id, tenant, lease, line) DO UPDATE SET message = excluded.message
+    """
+    _LOGS = "SELECT attempt, line, at, level, message FROM treadle.logs WHERE id = CAST(CAST(:id AS text) AS uuid)"
+    LOGS = f"{_LOGS} ORDER BY lease, line LIMIT :limit OFFSET :after"
+    LAST_LOGS = f"{_LOGS} ORDER BY lease DESC, line DESC LIMIT :limit"
+    DELETE_LOGS = f"DELETE FROM treadle.logs WHERE id = {THESE}"
+
     # ---- waits
 
     # A handler waits again for the same, if its job was cancelled and retried.
