@@ -26,6 +26,7 @@ PURE = {
     "outcome",
     "views",
     "redact",
+    "lineage",
     "logs",
     "log_lines",
     "settings",

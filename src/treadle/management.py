@@ -14,6 +14,7 @@ from treadle.filters import EVERYTHING, Filter
 from treadle.function import Changes, make_reschedule
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.lineage import MOST_RELATED, Lineage
 from treadle.log_lines import LogLine
 from treadle.pauses import Pause
 from treadle.pausing import Pausing
@@ -22,6 +23,7 @@ from treadle.reasons import Why
 from treadle.results import twin
 from treadle.schedule import LATE
 from treadle.schedule_diagnosis import schedule_problems
+from treadle.settings import at_least_one
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -162,6 +164,15 @@ class Management(Pausing):
             raise BadOption("after", after, "how many lines to skip, 0 or more; None for the last ones")
         return self.store.logs(id, after, limit)
 
+    def lineage(self, id: str, most: int = MOST_RELATED) -> Lineage:
+        """The jobs that it comes from and that come from it, in any number of steps: parents and children, the job
+        whose handler started it, subjobs and follow-ups. `cut` says if there are more than `most`. Raises JobNotFound.
+        """
+        found = self.store.lineage(id, at_least_one("most", most))
+        if found is None:
+            raise JobNotFound(id)
+        return found
+
     def why(self, id: str) -> Why:
         """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
         facts = self.store.job_facts(id)
@@ -230,6 +241,7 @@ class Management(Pausing):
     aproblems = twin(problems)
     aattempts = twin(attempts)
     alogs = twin(logs)
+    alineage = twin(lineage)
     awhy = twin(why)
     aworkers = twin(workers)
     aretry = twin(retry)

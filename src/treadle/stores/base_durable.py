@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from treadle.job import ClaimedJob, Job
+from treadle.lineage import Lineage
 from treadle.log_lines import LogLine, NewLine
 from treadle.steps import Ended, NewStep, Step
 from treadle.wait_diagnosis import Held
@@ -16,7 +17,7 @@ from treadle.waits import NewSignal, Signal, Wait
 
 
 class Durable(Protocol):
-    """Steps, logs, waits and signals."""
+    """Steps, logs, waits, lineage and signals."""
 
     def save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
         """Store steps of running handlers, with their jobs and signals, in one commit. Return an error for each that is
@@ -42,6 +43,10 @@ class Durable(Protocol):
 
     def held(self) -> Held:
         """Jobs that wait for parents that have failed, at a cost that does not grow with the number of jobs."""
+
+    def lineage(self, id: str, most: int, tenant: str | None = None) -> Lineage | None:
+        """The jobs that it comes from and that come from it, in any number of steps, at most `most`. With `tenant`,
+        jobs of others do not exist. None if there is no such job."""
 
     def signal(self, new: NewSignal, connection: Any = None) -> Signal:
         """Store a signal, unless there is one of its name: the first counts, and is returned. Jobs that wait for it may

@@ -29,6 +29,7 @@ from treadle.stores.shared import (
     expiry,
     fire,
     limits,
+    lineage,
     liveness,
     logs,
     manage,
@@ -338,6 +339,7 @@ class SQLStore(ABC, Generic[D]):
     waits = reads("read", waiting.waits)
     parents = reads("read", waiting.parents)
     held = reads("read", read.held)
+    lineage = reads("read", lineage.lineage)
     get_signal = reads("read", waiting.get_signal)
     match = writes("claim", matching.match)
 

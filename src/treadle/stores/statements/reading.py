@@ -1,7 +1,7 @@
 """What a job is, where it is and why it waits; lists of jobs, and the workers."""
 
 from treadle.filters import MOST_SEARCHED
-from treadle.stores.statements.parts import OF_RANGE, STUCK, WALK
+from treadle.stores.statements.parts import OF_RANGE, STUCK, THESE, THESE_TEXTS, WALK
 
 # The dedupe rule of a job `j`: NULL without a key, '' for a key alone.
 DEDUPE_RULE = "CASE WHEN j.dedupe IS NOT NULL THEN coalesce(j.dedupe_rule, '') END"
@@ -62,6 +62,45 @@ class Reading:
           LEFT JOIN treadle.ready r ON r.id = j.id AND r.tenant = j.tenant
           LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
          GROUP BY 1, 2, 3, 4, 5
+    """
+
+    # ---- lineage
+
+    # The jobs that are related to one, the nearest first: at most :limit, and of each job at most that many each way.
+    WALK_LINEAGE = """
+        WITH RECURSIVE walk (id) AS (
+            SELECT CAST(CAST(:id AS text) AS uuid)
+             UNION
+            SELECT j.id
+              FROM walk w CROSS JOIN jsonb_array_elements_text((SELECT json_agg(x) FROM (
+                   SELECT o.origin::text AS x FROM treadle.jobs o WHERE o.id = w.id AND o.origin IS NOT NULL
+                    UNION ALL
+                   SELECT x FROM (SELECT p.what AS x FROM treadle.waits p
+                                   WHERE p.id = w.id AND p.kind = 'parent' LIMIT :limit) p
+                    UNION ALL
+                   SELECT x FROM (SELECT s.id::text AS x FROM treadle.jobs s WHERE s.origin = w.id LIMIT :limit) s
+                    UNION ALL
+                   SELECT x FROM (SELECT c.id::text AS x FROM treadle.waits c
+                                   WHERE c.what = w.id::text AND c.kind = 'parent' LIMIT :limit) c) n)::jsonb) n
+              JOIN treadle.jobs j ON j.id = n.value::uuid
+               AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text)))
+        SELECT id::text FROM walk LIMIT :limit
+    """
+    LINEAGE_NODES = f"""
+        SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, {{state}}, j.created_at
+          FROM treadle.jobs j LEFT JOIN treadle.ready r ON r.id = j.id AND r.tenant = j.tenant
+          LEFT JOIN treadle.leases l ON l.id = j.id AND l.tenant = j.tenant
+          LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
+         WHERE j.id = {THESE}
+    """
+    LINEAGE_EDGES = f"""
+        SELECT source, target, kind FROM (
+               SELECT j.origin::text AS source, j.id::text AS target, 'origin' AS kind FROM treadle.jobs j
+                WHERE j.id = {THESE} AND j.origin = {THESE}
+                UNION ALL
+               SELECT w.what, w.id::text, 'parent' FROM treadle.waits w
+                WHERE w.id = {THESE} AND w.what = {THESE_TEXTS} AND w.kind = 'parent') e
+         ORDER BY target, kind, source LIMIT :limit
     """
 
     # ---- why
