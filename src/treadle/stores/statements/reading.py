@@ -93,13 +93,14 @@ class Reading:
           LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
          WHERE j.id = {THESE}
     """
+    # (An index on both columns would be searched for each pair of ids.)
     LINEAGE_EDGES = f"""
         SELECT source, target, kind FROM (
                SELECT j.origin::text AS source, j.id::text AS target, 'origin' AS kind FROM treadle.jobs j
-                WHERE j.id = {THESE} AND j.origin = {THESE}
+                WHERE j.id = {THESE} AND j.origin IS NOT NULL
                 UNION ALL
                SELECT w.what, w.id::text, 'parent' FROM treadle.waits w
-                WHERE w.id = {THESE} AND w.what = {THESE_TEXTS} AND w.kind = 'parent') e
+                WHERE w.id = {THESE} AND w.what || '' = {THESE_TEXTS} AND w.kind = 'parent') e
          ORDER BY target, kind, source LIMIT :limit
     """
 
