@@ -16,6 +16,7 @@ from treadle.diagnosis import is_alive, silence, stalled_for
 from treadle.errors import BadFilter
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.limits import LimitState
+from treadle.log_lines import LogLine
 from treadle.problems import Problem
 from treadle.reasons import Reason, Why
 from treadle.redact import HIDDEN
@@ -70,6 +71,22 @@ def signal(signal: Signal, hide: Redactor) -> Signal:
 def _named(name: str, value: Any, hide: Redactor) -> Any:
     """A value that may be hidden because of its name."""
     return hide.value({name: value})[name]
+
+
+def log_line(line: LogLine, hide: Redactor) -> LogLine:
+    return msgspec.structs.replace(line, message=hide.text(line.message))
+
+
+class LogPage(msgspec.Struct, kw_only=True):
+    """Some lines of a job's log, oldest first."""
+
+    items: list[LogLine]
+    next: int
+    """How many lines come before the next page."""
+
+
+def log_page(items: list[LogLine], after: int) -> LogPage:
+    return LogPage(items=items, next=after + len(items))
 
 
 def failure(group: FailureGroup, hide: Redactor) -> FailureGroup:

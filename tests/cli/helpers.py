@@ -20,6 +20,8 @@ NEED_A_DATABASE = [
     ["jobs", "ls"],
     ["jobs", "ls", "status:failed"],
     ["jobs", "show", "x"],
+    ["jobs", "logs", "x"],
+    ["jobs", "tree", "x"],
     ["jobs", "clone", "x"],
     ["jobs", "retry", "x"],
     ["jobs", "retry", "status:failed", "--yes"],

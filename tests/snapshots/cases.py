@@ -22,6 +22,8 @@ CASES: dict[str, list[str]] = {
     ],
     "jobs-show": [*(f"jobs show {{{name}}}" for name in (*JOBS, "secret")), "jobs show {secret} --reveal"],
     "jobs-why": [f"jobs why {{{name}}}" for name in (*JOBS, "secret")],
+    "jobs-logs": ["jobs logs {processing}", "jobs logs {processing} --reveal", "jobs logs {queued}"],
+    "jobs-tree": ["jobs tree {processing}", "jobs tree {completed} --most 1", "jobs tree {queued}"],
     "jobs-retry": ["jobs retry {failed}", "jobs retry {completed} {cancelled}", "jobs retry {queued} {retrying}"],
     "jobs-signal": [
         "jobs signal approve:1 '[true]' --by ann --tenant acme",

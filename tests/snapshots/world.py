@@ -8,6 +8,7 @@ import treadle
 from tests.cli.helpers import enlist
 from treadle import Treadle
 from treadle.job import Progress
+from treadle.log_lines import NewLine
 from treadle.schedule import NewSchedule, Rule
 from treadle.stores.base import ClaimRequest, TypePolicy
 
@@ -70,6 +71,7 @@ def _leased(td: Treadle) -> dict[str, str]:
     processing = td.enqueue("resize", {"image": "1.png"}, queue="images")
     [held] = td.store.claim(worker.id, ClaimRequest(limit=1, types={"resize": None}))
     td.store.save_progress([(held, Progress(0.5, "half of it"))])
+    td.store.save_logs([(held, [NewLine(1, 0, "INFO", "40 rows"), NewLine(2, 0, "ERROR", "token=hunter2 is wrong")])])
     claimed = td.enqueue("import", {"file": "a.csv"})
     td.claim(types=["import"], lease=HOUR)
     return {"processing": processing.id, "claimed": claimed.id}

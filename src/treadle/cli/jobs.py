@@ -17,6 +17,8 @@ from treadle.cli.base import Shared, choices, command, group, reveals
 from treadle.cli.enqueue import parse_payload
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
+from treadle.cli.job_logs import logs
+from treadle.cli.job_tree import tree
 from treadle.cli.output import AFTER_HOLDER, bar, clean, pretty, section, status, style
 from treadle.cli.signals import print_steps, print_waits, signal
 from treadle.errors import JobNotFound
@@ -209,5 +211,7 @@ def clone(shared: Shared, id: str, pairs: Words) -> None:
     output.stored(shared, new, shared.redactor(app), f", like {old.id}")
 
 
-HELP = "List, show, explain, clone, retry, run now, cancel and delete jobs, and signal to them."
-jobs = group("jobs", HELP, [ls, show, why, clone, signal, *ACTION_COMMANDS])
+HELP = (
+    "List, show and explain jobs, their logs and relatives; clone, retry, run now, cancel, delete and signal to them."
+)
+jobs = group("jobs", HELP, [ls, show, why, logs, tree, clone, signal, *ACTION_COMMANDS])

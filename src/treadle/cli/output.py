@@ -19,6 +19,7 @@ from treadle.job import STATE_OF, Job
 from treadle.logs import printable
 from treadle.reasons import Reason
 from treadle.redact import Redactor
+from treadle.registry import JobType
 from treadle.schedule_diagnosis import ScheduleReason
 from treadle.stores.rows import QueueStats
 from treadle.views import WorkerOut
@@ -163,10 +164,13 @@ class LogLines(logging.Formatter):
         return clean(super().format(record), one_line=False)
 
 
-def set_up_logs(verbose: int) -> None:
-    """Warnings to stderr, with -v everything that happens; an app that sets up its own logging keeps it."""
+def set_up_logs(verbose: int, types: Iterable[JobType] = ()) -> None:
+    """Warnings to stderr, with -v everything that happens; an app that sets up its own logging keeps it. What `types`
+    keep of their logs gets through, and is not printed for that."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
+    least = min((one.logs for one in types if one.logs is not None), default=level)
     handler = logging.StreamHandler()
+    handler.setLevel(level)
     handler.setFormatter(LogLines("%(asctime)s %(levelname)-7s %(process)d %(message)s", "%H:%M:%S"))
-    logging.basicConfig(handlers=[handler], level=level)
+    logging.basicConfig(handlers=[handler], level=min(level, least))
     logging.getLogger("treadle").setLevel(level)

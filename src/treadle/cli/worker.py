@@ -55,7 +55,7 @@ def worker(
     name = app_name(shared)
     if VARIABLE in os.environ:
         loaded = load_app(shared, name)
-        output.set_up_logs(verbose)
+        output.set_up_logs(verbose, loaded.registry.types.values())
         _work(shared, loaded, name, concurrency, queues, grace, burst)
     # The supervisor never imports the user's code: what kills a worker must not kill it.
     output.set_up_logs(verbose)
@@ -127,7 +127,7 @@ def _exit(code: int) -> NoReturn:
 @click.option("--max-seconds", type=duration, default="10s", show_default=True, help="Stop claiming after this time.")
 def tick(shared: Shared, max_jobs: int, max_seconds: float) -> None:
     treadle = load_app(shared, app_name(shared))
-    output.set_up_logs(0)
+    output.set_up_logs(0, treadle.registry.types.values())
     report = treadle.tick(max_jobs=max_jobs, max_seconds=max_seconds)
     if not shared.printed_json(msgspec.structs.replace(report, ok=not report.failed)):
         kinds = [*(kind.value for kind in OutcomeKind), "rescued"]

@@ -21,6 +21,8 @@ from treadle.filters import Filter
 from treadle.function import Changes, Options
 from treadle.job import Attempt, Count, Job, NewJob, Page, Usage
 from treadle.limits import LimitState
+from treadle.lineage import MOST_RELATED, Lineage
+from treadle.log_lines import LogLine
 from treadle.pauses import Pause
 from treadle.reasons import Why
 from treadle.signals import send
@@ -69,6 +71,16 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         if self.caller.tenant is None:
             return found
         return [msgspec.structs.replace(attempt, lease=n) for n, attempt in enumerate(found, 1)]
+
+    def logs(self, id: str, after: int | None, limit: int) -> list[LogLine]:
+        return self._app.logs(self.get(id).id, after, limit)
+
+    def lineage(self, id: str, most: int = MOST_RELATED) -> Lineage:
+        """Raises JobNotFound."""
+        found = self._app.store.lineage(id, most, self.caller.tenant)
+        if found is None:
+            raise JobNotFound(id)
+        return found
 
     def why(self, id: str) -> Why:
         job = self.get(id)

@@ -16,8 +16,9 @@ from treadle.dedupe import LONGEST, Dedupe, Mode, Until
 from treadle.filters import Filter
 from treadle.function import Changes
 from treadle.job import Attempt, Job, NewJob
+from treadle.lineage import MOST_RELATED, Lineage
 from treadle.reasons import Why
-from treadle.views import JobPage
+from treadle.views import JobPage, LogPage
 from treadle.web.api import new_types
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Request, Response, Route, get, post
@@ -133,6 +134,27 @@ def get_job(request: Request) -> Job:
 def attempts(request: Request) -> Attempts:
     found, redactor = request.jobs.attempts(request.path["id"]), request.redactor
     return Attempts(items=[views.attempt(attempt, redactor) for attempt in found])
+
+
+LOGGED = (
+    Parameter("after", Annotated[int, Meta(ge=0, le=10**9)], "Skip this many lines: the next of the page before", 0),
+    Parameter("limit", Annotated[int, Meta(ge=1, le=1_000)], "From 1 to 1,000", default=1_000),
+)
+
+
+@get("/api/jobs/{id}/logs", "What its handlers have logged, oldest first", parameters=LOGGED)
+def logs(request: Request) -> LogPage:
+    after, redactor = request.query["after"], request.redactor
+    found = request.jobs.logs(request.path["id"], after, request.query["limit"])
+    return views.log_page([views.log_line(line, redactor) for line in found], after)
+
+
+RELATED = Parameter("most", Annotated[int, Meta(ge=1, le=MOST_RELATED)], "Jobs to return at most", default=MOST_RELATED)
+
+
+@get("/api/jobs/{id}/lineage", "The jobs that it comes from, and that come from it", parameters=(RELATED,))
+def lineage(request: Request) -> Lineage:
+    return request.jobs.lineage(request.path["id"], request.query["most"])
 
 
 @get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first")
