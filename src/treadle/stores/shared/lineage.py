@@ -27,7 +27,7 @@ def lineage(tx: Transaction, id: str, most: int, tenant: str | None = None) -> L
     if len(nodes) > 1:
         edges = tx.execute(tx.sql.LINEAGE_EDGES, {**ids, "limit": EDGES_PER_NODE * most + 1}).fetchall()
     cut = len(rows) > most or len(edges) > EDGES_PER_NODE * most
-    shown = [Edge(source, target, kind) for source, target, kind in edges if source in nodes and target in nodes]
+    shown = [Edge(*edge) for edge in sorted(edges) if edge[0] in nodes and edge[1] in nodes]
     return Lineage(id=id, nodes=[nodes[id] for id in found if id in nodes], edges=shown, cut=cut)
 
 

@@ -37,9 +37,6 @@ STUCK = """
 # The rows that a JSON array of ids names.
 THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 
-# The rows that a JSON array of texts names.
-THESE_TEXTS = THESE.replace("value::uuid", "value")
-
 # The fields of ClaimedJob, of a lease `l` and its job `j`.
 LEASE_COLUMNS = """
        l.id::text, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,

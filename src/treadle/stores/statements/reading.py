@@ -1,7 +1,7 @@
 """What a job is, where it is and why it waits; lists of jobs, and the workers."""
 
 from treadle.filters import MOST_SEARCHED
-from treadle.stores.statements.parts import OF_RANGE, STUCK, THESE, THESE_TEXTS, WALK
+from treadle.stores.statements.parts import OF_RANGE, STUCK, THESE, WALK
 
 # The dedupe rule of a job `j`: NULL without a key, '' for a key alone.
 DEDUPE_RULE = "CASE WHEN j.dedupe IS NOT NULL THEN coalesce(j.dedupe_rule, '') END"
@@ -67,11 +67,13 @@ class Reading:
     # ---- lineage
 
     # The jobs that are related to one, the nearest first: at most :limit, and of each job at most that many each way.
+    # (A join of `jobs` in the walk would be planned as if there were many at each step.)
     WALK_LINEAGE = """
         WITH RECURSIVE walk (id) AS (
             SELECT CAST(CAST(:id AS text) AS uuid)
              UNION
-            SELECT j.id
+            SELECT (SELECT j.id FROM treadle.jobs j WHERE j.id = n.value::uuid
+                       AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text)))
               FROM walk w CROSS JOIN jsonb_array_elements_text((SELECT json_agg(x) FROM (
                    SELECT o.origin::text AS x FROM treadle.jobs o WHERE o.id = w.id AND o.origin IS NOT NULL
                     UNION ALL
@@ -81,10 +83,8 @@ class Reading:
                    SELECT x FROM (SELECT s.id::text AS x FROM treadle.jobs s WHERE s.origin = w.id LIMIT :limit) s
                     UNION ALL
                    SELECT x FROM (SELECT c.id::text AS x FROM treadle.waits c
-                                   WHERE c.what = w.id::text AND c.kind = 'parent' LIMIT :limit) c) n)::jsonb) n
-              JOIN treadle.jobs j ON j.id = n.value::uuid
-               AND (CAST(:tenant AS text) IS NULL OR j.tenant = CAST(:tenant AS text)))
-        SELECT id::text FROM walk LIMIT :limit
+                                   WHERE c.what = w.id::text AND c.kind = 'parent' LIMIT :limit) c) n)::jsonb) n)
+        SELECT id::text FROM walk WHERE id IS NOT NULL LIMIT :limit
     """
     LINEAGE_NODES = f"""
         SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, {{state}}, j.created_at
@@ -93,15 +93,16 @@ class Reading:
           LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
          WHERE j.id = {THESE}
     """
-    # (An index on both columns would be searched for each pair of ids.)
-    LINEAGE_EDGES = f"""
-        SELECT source, target, kind FROM (
-               SELECT j.origin::text AS source, j.id::text AS target, 'origin' AS kind FROM treadle.jobs j
-                WHERE j.id = {THESE} AND j.origin IS NOT NULL
-                UNION ALL
-               SELECT w.what, w.id::text, 'parent' FROM treadle.waits w
-                WHERE w.id = {THESE} AND w.what || '' = {THESE_TEXTS} AND w.kind = 'parent') e
-         ORDER BY target, kind, source LIMIT :limit
+    # (The ids are tables, which are hashed: looked for one by one, there would be a million pairs.)
+    LINEAGE_EDGES = """
+        WITH source (id) AS MATERIALIZED (SELECT value FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)),
+             target (id) AS MATERIALIZED (SELECT value FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb))
+        SELECT s.id, t.id, 'origin' FROM target t JOIN treadle.jobs j ON j.id = t.id::uuid
+          JOIN source s ON s.id = j.origin::text
+         UNION ALL
+        SELECT s.id, t.id, 'parent' FROM target t JOIN treadle.waits w ON w.id = t.id::uuid AND w.kind = 'parent'
+          JOIN source s ON s.id = w.what
+         LIMIT :limit
     """
 
     # ---- why

@@ -1,6 +1,9 @@
 """Steps, signals, and what jobs wait for besides time."""
 
-from treadle.stores.statements.parts import THESE, THESE_TEXTS
+from treadle.stores.statements.parts import THESE
+
+# The rows that a JSON array of texts names.
+_THESE_TEXTS = THESE.replace("value::uuid", "value")
 
 
 class Waiting:
@@ -98,7 +101,7 @@ class Waiting:
          WHERE w.what = CAST(:id AS text) AND w.kind <> 'signal' AND NOT EXISTS (
                SELECT 1 FROM treadle.finished f WHERE f.id = w.id AND f.tenant = w.tenant) LIMIT 1
     """
-    DELETE_WAITS = f"DELETE FROM treadle.waits WHERE id = {THESE} OR (what = {THESE_TEXTS} AND kind <> 'signal')"
+    DELETE_WAITS = f"DELETE FROM treadle.waits WHERE id = {THESE} OR (what = {_THESE_TEXTS} AND kind <> 'signal')"
 
     # ---- arrivals
 
@@ -106,7 +109,7 @@ class Waiting:
     ARRIVE_ENDED = f"""
         INSERT INTO treadle.arrivals (at, kind, tenant, what)
         SELECT CAST(:now AS bigint), 'ended', tenant, json_agg(what)::text
-          FROM (SELECT DISTINCT tenant, what FROM treadle.waits WHERE what = {THESE_TEXTS} AND met = 0) w
+          FROM (SELECT DISTINCT tenant, what FROM treadle.waits WHERE what = {_THESE_TEXTS} AND met = 0) w
          GROUP BY tenant RETURNING 1
     """
     # [[at, kind, tenant, what], …]
@@ -127,7 +130,7 @@ class Waiting:
     # hold them on.
     WAITERS = f"""
         SELECT w.id::text, w.tenant, w.what FROM treadle.waits w
-         WHERE w.what = {THESE_TEXTS} AND w.met = 0 AND (w.kind = 'signal' OR EXISTS (
+         WHERE w.what = {_THESE_TEXTS} AND w.met = 0 AND (w.kind = 'signal' OR EXISTS (
                SELECT 1 FROM treadle.finished f
                 WHERE f.id = CASE WHEN w.kind <> 'signal' THEN w.what::uuid END AND f.tenant = w.tenant
                   AND (f.status = 'completed' OR w.if_failed <> 'hold')))

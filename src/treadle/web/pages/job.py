@@ -18,6 +18,7 @@ from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
 from treadle.web.pages import queries
 from treadle.web.pages.actions import ACTION_BUTTONS, forbidden
+from treadle.web.pages.job_history import history
 from treadle.web.pages.signals import shown_steps, shown_waits
 from treadle.web.render import may_manage, render
 from treadle.web.route import Request, Response, get
@@ -54,6 +55,13 @@ class Part(NamedTuple):
     attempt: int = 0
     worker: str = ""
     error: str = ""
+    lease: int = 0
+    """Of an unsuccessful attempt."""
+
+    @property
+    def anchor(self) -> str:
+        """Where the page says more of it."""
+        return f"attempt-{self.lease}" if self.lease else "timeline"
 
     @property
     def seconds(self) -> float:
@@ -106,6 +114,7 @@ def job(request: Request) -> Response:
         copies=copies(request, safe),
         payload=highlight.json(safe.payload),
         result=highlight.json(safe.result) if found.status is Status.COMPLETED else None,
+        **history(request, found, parts, now),
     )
 
 
@@ -157,7 +166,7 @@ def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Part]
     for past in sorted(attempts, key=lambda attempt: (attempt.started_at, attempt.lease)):
         found += _wait(at, past.started_at)
         kind, worker = past.outcome, past.worker_id
-        found.append(Part(kind, past.started_at, past.ended_at, past.attempt, worker, past.error or ""))
+        found.append(Part(kind, past.started_at, past.ended_at, past.attempt, worker, past.error or "", past.lease))
         at = past.ended_at
     if job.started_at is not None and job.started_at >= at and job.status is not Status.PENDING:
         end = job.completed_at or now
