@@ -16,6 +16,7 @@ LONGEST = 400
 
 PURE = {
     "backoff",
+    "batch",
     "clock",
     "codec",
     "dedupe",
@@ -48,6 +49,7 @@ PURE = {
 """No I/O, no store, no worker: data and decisions."""
 MIDDLE = {
     "backfill",
+    "batches",
     "bulk",
     "context",
     "pausing",

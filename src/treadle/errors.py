@@ -182,6 +182,25 @@ class ScheduleNotFound(TreadleError, LookupError):
         self.name, self.tenant = name, tenant
 
 
+class BatchExists(TreadleError):
+    """A batch needs a name that no other batch of its tenant has. Nothing was stored."""
+
+    def __init__(self, name: str, tenant: str = "") -> None:
+        whose = f" of tenant {_shown(tenant)}" if tenant else ""
+        way_out = "give the new one another name; to add to this one, use ctx.batch.add in a handler of a member"
+        super().__init__(f"there is a batch{whose} with the name {_shown(name)}; {way_out}")
+        self.name, self.tenant = name, tenant
+
+
+class BatchNotFound(TreadleError, LookupError):
+    """No batch has this name."""
+
+    def __init__(self, name: str, tenant: str = "") -> None:
+        whose = f" of tenant {_shown(tenant)}" if tenant else ""
+        super().__init__(f"no batch{whose} has the name {_shown(name)}; td.batches.list() lists them")
+        self.name, self.tenant = name, tenant
+
+
 class ScheduleDeclared(TreadleError):
     """A schedule that the code of a live worker declares cannot be deleted: the worker would bring it back."""
 

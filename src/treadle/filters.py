@@ -59,6 +59,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[Text, ...] = ()
     subjects: tuple[Text, ...] = ()
     schedules: tuple[Text, ...] = ()
+    batches: tuple[Text, ...] = ()
     workers: tuple[Text, ...] = ()
     ids: tuple[str, ...] = ()
     attempts: tuple[tuple[Compared, ...], ...] = ()
@@ -92,8 +93,11 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **fields)
 
 
-NAMED = {"status": "statuses"} | {
-    key: f"{key}s" for key in ("type", "queue", "tenant", "subject", "schedule", "worker", "id")
+NAMED = {
+    "status": "statuses",
+    **{key: f"{key}s" for key in ("type", "queue", "tenant", "subject", "schedule")},
+    "batch": "batches",
+    **{key: f"{key}s" for key in ("worker", "id")},
 }
 """Keys whose values are names, and their fields."""
 KEYS = (*NAMED, "attempt", "error", "payload.…", "since", "until")

@@ -10,6 +10,7 @@ import msgspec
 
 from treadle import clock, codec
 from treadle.backoff import LONGEST, Backoff, backoff_delay
+from treadle.batch import NewBatch
 from treadle.errors import BadOption
 from treadle.job import ClaimedJob, NewJob, Status, Suspicion
 from treadle.log_lines import NewLine
@@ -77,6 +78,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     signals: tuple[NewSignal, ...] = ()
     logs: tuple[NewLine, ...] = ()
     """What the handler has logged and nobody has stored yet."""
+    batches: tuple[NewBatch, ...] = ()
+    """Batches that its handler made. Their members are among the follow-ups."""
 
 
 class Snooze(Exception):

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from treadle.batch import NewBatch
 from treadle.job import NewJob
 from treadle.waits import NewSignal
 
@@ -30,8 +31,9 @@ class NewStep(msgspec.Struct, frozen=True):
     position: int = 0
     """In the order in which they are stored, from 1; 0: after the last."""
     follow_ups: tuple[NewJob, ...] = ()
-    """Jobs and signals that are stored with it."""
+    """Jobs, signals and batches that are stored with it."""
     signals: tuple[NewSignal, ...] = ()
+    batches: tuple[NewBatch, ...] = ()
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from treadle.batch import Batch, NewBatch
 from treadle.job import ClaimedJob, Job
 from treadle.lineage import Lineage
 from treadle.log_lines import LogLine, NewLine
@@ -17,7 +18,7 @@ from treadle.waits import NewSignal, Signal, Wait
 
 
 class Durable(Protocol):
-    """Steps, logs, waits, lineage and signals."""
+    """Steps, logs, waits, lineage, signals and batches."""
 
     def save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
         """Store steps of running handlers, with their jobs and signals, in one commit. Return an error for each that is
@@ -55,6 +56,15 @@ class Durable(Protocol):
     def get_signal(self, name: str, tenant: str = "") -> Signal | None:
         """The signal of that name."""
 
+    def insert_batch(self, new: NewBatch, connection: Any = None) -> None:
+        """Store a batch and its members, all or nothing. Raises BatchExists if its tenant has one of that name."""
+
+    def batch(self, tenant: str, name: str) -> Batch | None:
+        """The batch as it is now."""
+
+    def batches(self, tenant: str | None, before: tuple[int, str, str], limit: int) -> list[Batch]:
+        """Batches, newest first, from the first one before a time, a tenant and a name on."""
+
     def match(self) -> int:
-        """Let jobs go that wait for what has happened, some of them. Return how much of it is done. A claim does it,
-        too."""
+        """Let jobs go that wait for what has happened, some of them, and close batches whose members have ended. Return
+        how much of it is done. A claim does it, too."""

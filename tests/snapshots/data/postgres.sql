@@ -210,6 +210,8 @@ CREATE TABLE treadle.batches (
     PRIMARY KEY (tenant, name)
 );
 CREATE INDEX batches_by_time ON treadle.batches (created_at);
+CREATE INDEX batches_of_tenant ON treadle.batches (tenant, created_at);
+CREATE INDEX batches_closed ON treadle.batches (closed_at) WHERE closed_at IS NOT NULL;
 
 -- Its jobs, counted: appended to by the transaction that moved them, added up when the batch is looked at.
 CREATE TABLE treadle.batch_counts (

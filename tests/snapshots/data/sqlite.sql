@@ -202,6 +202,8 @@ CREATE TABLE treadle_batches (
     PRIMARY KEY (tenant, name)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX treadle_batches_by_time ON treadle_batches (created_at);
+CREATE INDEX treadle_batches_of_tenant ON treadle_batches (tenant, created_at);
+CREATE INDEX treadle_batches_closed ON treadle_batches (closed_at) WHERE closed_at IS NOT NULL;
 
 -- Its jobs, counted: appended to by the transaction that moved them, added up when the batch is looked at.
 CREATE TABLE treadle_batch_counts (

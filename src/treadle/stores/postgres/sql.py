@@ -209,6 +209,26 @@ class PostgresStatements(Statements):
        AND mode = 'RowExclusiveLock' AND granted
     """
 
+    # ---- batches
+
+    # Lock the batches of jobs, sorted, so that no two transactions deadlock.
+    LOCK_BATCHES = (
+        f"""
+        SELECT 1 FROM treadle.batches b
+         WHERE (tenant, name) IN (SELECT tenant, batch FROM treadle.jobs WHERE id = {THESE} AND batch IS NOT NULL)
+         ORDER BY tenant, name FOR UPDATE
+        """,
+    )
+    # Take counts out of batches that we have locked, to put their sum back. [[tenant, name], …]
+    TAKE_BATCH_COUNTS = """
+    DELETE FROM treadle.batch_counts WHERE ctid = ANY(ARRAY(
+        SELECT c.ctid FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e
+         CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.batch_counts p WHERE p.batch = e ->> 1 AND p.tenant = e ->> 0
+                              LIMIT :most) c
+         LIMIT :most))
+    RETURNING tenant, batch, added, completed, failed, cancelled
+    """
+
     # ---- manage
 
     # Lock a job where it is, until we commit: in one of these places.

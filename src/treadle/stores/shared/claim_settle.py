@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from treadle.batch import NewBatch
 from treadle.codec import as_json
 from treadle.errors import LeaseLost
 from treadle.job import ClaimedJob, NewJob
@@ -15,7 +16,7 @@ from treadle.outcome import Outcome, OutcomeKind
 from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Due, Settled
-from treadle.stores.shared import keys, limits
+from treadle.stores.shared import batches, keys, limits
 from treadle.stores.shared.enqueue import insert_again, insert_unchecked
 from treadle.stores.shared.expiry import expire
 from treadle.stores.shared.logs import add_logs
@@ -88,6 +89,9 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
         count_ended(tx, uncounted)
     if limited := [one for one in written if one[0].limited or one[1].holds is not None]:
         limits.release(tx, limited)
+    if batched := [one for one in written if one[0].batch is not None or one[1].batches]:
+        batches.count_settled(tx, batched)
+        _add_batches(tx, [new for _, outcome in batched for new in outcome.batches], briefly=briefly)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
         keys.release(tx, keyed)
     follow_ups = [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]
@@ -108,8 +112,15 @@ def save_steps(tx: Transaction, done: Sequence[tuple[ClaimedJob, NewStep]]) -> l
         tx.execute(tx.sql.FORGIVE, {"ids": as_json(sorted({c.id for c, _ in stored}))})
         add_steps(tx, [(c.id, c.tenant, step, c.number, c.attempt) for c, step in stored])
         jobs = [job for _, step in stored for job in step.follow_ups]
+        _add_batches(tx, [new for _, step in stored for new in step.batches], briefly=True)
         _add(tx, jobs, [new for _, step in stored for new in step.signals], insert_again, briefly=True)
     return [None if c.fence in held else LeaseLost(c.id, c.number) for c, _ in done]
+
+
+def _add_batches(tx: Transaction, made: Sequence[NewBatch], *, briefly: bool) -> None:
+    for statement in tx.sql.WAIT_BRIEFLY if briefly and made else ():
+        tx.execute(statement)
+    batches.add_made(tx, made)
 
 
 def _add(
@@ -130,7 +141,7 @@ def _may_wait(jobs: Sequence[NewJob], signals: Sequence[NewSignal]) -> bool:
 
 
 def may_have_waited(one: tuple[ClaimedJob, Outcome | NewStep]) -> bool:
-    return _may_wait(one[1].follow_ups, one[1].signals)
+    return _may_wait(one[1].follow_ups, one[1].signals) or bool(one[1].batches)
 
 
 def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from treadle.codec import as_json
 from treadle.job import Status
+from treadle.stores.shared import batches
 from treadle.stores.shared.stats import tally
 from treadle.stores.transaction import Transaction
 
@@ -42,6 +43,7 @@ def end_waiting(tx: Transaction, endings: Sequence[Ending]) -> None:
     if blocked := [one.id for one in endings if one.before is Status.BLOCKED]:
         tx.execute(tx.sql.STOP_WAITING, {"ids": as_json(blocked)})
     has_ended(tx, [one.id for one in endings])
+    batches.count_ended(tx, [(one.id, one.status) for one in endings])
 
 
 def has_ended(tx: Transaction, ids: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from treadle.codec import as_json
 from treadle.job import Job, NewJob
 from treadle.stores.base import TypePolicy
-from treadle.stores.shared import read
+from treadle.stores.shared import batches, read
 from treadle.stores.shared.ending import end_waiting
 from treadle.stores.shared.keys import KeyTaker
 from treadle.stores.shared.stats import tally
@@ -19,7 +19,7 @@ from treadle.stores.transaction import Transaction
 
 def insert(tx: Transaction, jobs: Sequence[NewJob], *, unchecked: bool = False) -> list[Job]:
     """Store `jobs`; for a key that is held, the answer is its holder. `unchecked`: whatever their parents are."""
-    if any(job.dedupe is not None or job.after for job in jobs):
+    if any(job.dedupe is not None or job.after or job.batch is not None for job in jobs):
         return _insert_with_keys(tx, jobs, unchecked)
     tally(tx, tx.insert(jobs))
     return [job.as_stored(tx.now) for job in jobs]
@@ -35,6 +35,7 @@ def _store(tx: Transaction, jobs: Sequence[NewJob], unchecked: bool) -> None:
     if children and not unchecked:
         check_parents(tx, children, jobs)
     tally(tx, tx.insert(jobs))
+    batches.count_added(tx, jobs)
     if children:
         wait_for_parents(tx, children, jobs)
 

@@ -51,7 +51,7 @@ def conditions(tx: Transaction, filter: Filter, at: str) -> dict[str, Term]:
         texts = [_IS.get(state, f"f.status = '{state}'") for state in filter.statuses]
         found["statuses"] = _any(texts), {"now": tx.now} if any(":now" in text for text in texts) else {}
     named = {"types": f"{at}.type", "queues": f"{at}.queue", "tenants": f"{at}.tenant", "subjects": "j.subject"}
-    named["schedules"] = "j.schedule"
+    named |= {"schedules": "j.schedule", "batches": "j.batch"}
     for field, column in named.items():
         if values := getattr(filter, field):
             found[field] = _named(column, field, values)

@@ -14,7 +14,7 @@ from treadle.ids import first_id_of, is_id
 from treadle.job import UNCHANGED, Job, Reschedule, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import BulkChunk
-from treadle.stores.shared import keys, read, search, steps, web_records
+from treadle.stores.shared import batches, keys, read, search, steps, web_records
 from treadle.stores.shared.claim_settle import decode_claimed, settle
 from treadle.stores.shared.ending import Ending, end_waiting, has_ended
 from treadle.stores.shared.stats import tally
@@ -54,13 +54,14 @@ def cancel(tx: Transaction, id: str) -> Job:
 
 def retry(tx: Transaction, id: str, from_step: str | None = None) -> Job:
     """A job that has completed starts over; any other goes on after its last step, or `from_step`."""
-    job = lock_job(tx, id, keys.hold)
+    job = lock_job(tx, id, _hold)
     if not job.status.is_final:
         way_out = f"to wait no longer: td.run_now({id!r})" if job.status is Status.PENDING else "it has not ended"
         raise WrongStatus("retry", id, job.status, f"only a job that has ended can be retried; {way_out}")
     keys.retake(tx, id)
     if from_step is not None or job.status is Status.COMPLETED:
         steps.forget(tx, id, from_step)
+    batches.reopen(tx, job)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})
     if job.schedule is not None:  # the next moment of its schedule may overlap with it again
@@ -68,6 +69,12 @@ def retry(tx: Transaction, id: str, from_step: str | None = None) -> Job:
     tally(tx, [(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
     tx.job_waits(job.queue)
     return read.job(tx, id)
+
+
+def _hold(tx: Transaction, ids: Sequence[str]) -> Sequence[object]:
+    held = keys.hold(tx, ids)
+    batches.lock(tx, ids)
+    return held
 
 
 def run_now(tx: Transaction, id: str) -> Job:
@@ -114,6 +121,8 @@ def delete(tx: Transaction, id: str) -> Job:
     if job.dedupe_mode is not None:
         keys.drop(tx, id)
     _erase(tx, [id])
+    if not job.status.is_final:
+        batches.has_changed(tx, job, batches.ADDED)
     tally(tx, [(job.status, job.type, job.queue, -1)])
     return job
 
@@ -150,7 +159,7 @@ def _change_next(tx: Transaction, verb: Verb, filter: Filter, before: str | None
     """A job that is locked and matches again cannot become one that does not match."""
     page = search.jobs(tx, filter, limit, before)
     ids = sorted(job.id for job in page)  # as a settle locks leases
-    held = keys.hold(tx, ids) if verb is retry else ()
+    held = _hold(tx, ids) if verb is retry else ()
     keys.lock(tx, ids)
     locked = [id for id in ids if _is_locked(tx, id)]
     matching = search.jobs(tx, filter.replace(ids=tuple(locked)), limit, None).jobs if locked else []
@@ -197,6 +206,7 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
             tx.execute(tx.sql.COMPLETE_FINISHED, {"id": id, "now": tx.now})
             tx.execute(tx.sql.CLEAR_LEASE, {"id": id})
             has_ended(tx, [id])
+            batches.has_changed(tx, job, job.status, Status.COMPLETED)
             tally(tx, [(job.status, job.type, job.queue, -1), (Status.COMPLETED, job.type, job.queue, 1)])
     return changed
 
@@ -217,6 +227,8 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     tx.execute(tx.sql.PRUNE_KEYS, {"now": tx.now, "limit": limit})
     tx.execute(tx.sql.PRUNE_BACKLOG, old)
     tx.execute(tx.sql.PRUNE_SIGNALS, {"before": tx.now - SIGNAL_DAYS * DAY, "limit": limit})
+    if statuses:
+        batches.prune(tx, until, limit)
     if rows:
         _erase(tx, [row[0] for row in rows])
         tally(tx, [(*key, -n) for key, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])

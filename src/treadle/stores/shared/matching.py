@@ -8,20 +8,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from treadle.codec import as_json
+from treadle.errors import JobNotFound, StoreBusy, StoreRefused
 from treadle.job import Status
 from treadle.steps import NewStep
+from treadle.stores.shared.closing import close
 from treadle.stores.shared.ending import Ending, end_waiting
 from treadle.stores.shared.expiry import lock_keys
 from treadle.stores.shared.stats import tally
 from treadle.stores.shared.steps import NewRow, add_steps
-from treadle.stores.transaction import Transaction
+from treadle.stores.transaction import Connections, Transaction
 from treadle.waits import Decision, WaitState, decide_wait
+
+if TYPE_CHECKING:
+    from treadle.stores.shared.store import SQLStore
 
 _decode_ids = msgspec.json.Decoder(list[str]).decode
 
@@ -43,8 +49,21 @@ class Arrival(NamedTuple):
         return _decode_ids(self.what) if self.kind == "ended" else (self.what,)
 
 
-def match(tx: Transaction) -> int:
-    """Let jobs go that wait for what has arrived. Return how many arrivals are done."""
+def match_arrivals(store: SQLStore[Any]) -> int:
+    """`match`, in a transaction. What a batch enqueues may need a dedupe key that a user's transaction has locked, or
+    be refused by a trigger: that must not stop all the others."""
+    database: Connections = store.database
+    try:
+        return database.write("claim", match)
+    except (StoreBusy, StoreRefused, JobNotFound):
+        return database.write("claim", match, postpone=True)
+
+
+def match(tx: Transaction, *, postpone: bool = False) -> int:
+    """Let jobs go that wait for what has arrived, and close batches. Return how many arrivals are done.
+
+    `postpone`: what a batch would enqueue could not be stored just now. It is tried again later.
+    """
     taken = _arrivals(tx)
     if not taken:
         return 0
@@ -53,9 +72,15 @@ def match(tx: Transaction) -> int:
     whole = {one.what for one in taken if one.kind == "waiter"}
     busy = _match_waiters(tx, found, whole)
     left = {what for id, _, what in found if id in busy} | (whats if len(found) == MOST_MATCHED else set()) | busy
-    done = [one.seq for one in taken if left.isdisjoint(one.whats)]
+    batches = {(one.tenant, one.what) for one in taken if one.kind == "batch"}
+    again, counted = close(tx, batches, postpone=postpone) if batches else (set(), 0)
+    done = [one.seq for one in taken if not _stays(one, left, again)]
     tx.execute(tx.sql.DELETE_ARRIVALS, {"ids": as_json(done)})
-    return len(done)
+    return len(done) or counted
+
+
+def _stays(one: Arrival, left: AbstractSet[str], batches: Collection[tuple[str, str]]) -> bool:
+    return (one.tenant, one.what) in batches if one.kind == "batch" else not left.isdisjoint(one.whats)
 
 
 def _arrivals(tx: Transaction) -> list[Arrival]:

@@ -99,8 +99,8 @@ def _end(tx: Transaction, source: Source, before: str | None, rows: int) -> str 
 
 def _sources(tx: Transaction, filter: Filter) -> Iterator[Source]:
     """Each with all that has to hold; no job is in two of them."""
-    one = filter.ids or any(map(_is_one, (filter.tenants, filter.subjects, filter.schedules)))
-    if one or not filter.statuses:  # the indexes by tenant, subject and schedule are on the jobs themselves
+    one = filter.ids or any(map(_is_one, (filter.tenants, filter.subjects, filter.schedules, filter.batches)))
+    if one or not filter.statuses:  # the indexes by tenant, subject, schedule, batch are on the jobs themselves
         yield _source(tx, filter, "j", tx.sql.FROM_ALL, [])
         return
     states, any_status = set(filter.statuses), filter.replace(statuses=())
@@ -139,8 +139,9 @@ def _by_index(filter: Filter, terms: dict[str, Term]) -> list[Term]:
     tenant = [terms.pop("tenants")] if _is_one(filter.tenants) and filter.tenants[0] else []
     if _is_one(filter.subjects) and filter.subjects[0]:
         return [terms.pop("subjects"), ("j.subject <> ''", {}), *tenant]
-    if _is_one(filter.schedules):
-        return [terms.pop("schedules"), ("j.schedule IS NOT NULL", {}), *tenant]
+    for field, column in (("schedules", "schedule"), ("batches", "batch")):
+        if _is_one(getattr(filter, field)):
+            return [terms.pop(field), (f"j.{column} IS NOT NULL", {}), *tenant]
     return [*tenant, ("j.tenant <> ''", {})] if tenant else []
 
 

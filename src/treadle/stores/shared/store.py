@@ -23,7 +23,9 @@ from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Claim, Due, ScheduleRow, Settled
 from treadle.stores.shared import (
     backlog,
+    batches,
     claim_settle,
+    closing,
     defects,
     enqueue,
     expiry,
@@ -341,7 +343,7 @@ class SQLStore(ABC, Generic[D]):
     held = reads("read", read.held)
     lineage = reads("read", lineage.lineage)
     get_signal = reads("read", waiting.get_signal)
-    match = writes("claim", matching.match)
+    match = matching.match_arrivals
 
     def signal(self, new: NewSignal, connection: Any = None) -> Signal:
         if connection is None:
@@ -352,6 +354,12 @@ class SQLStore(ABC, Generic[D]):
     def _signal(self, tx: Transaction, new: NewSignal) -> Signal:
         tx.act_for(new.tenant)
         return waiting.signal(tx, new)
+
+    # Batches
+
+    insert_batch = closing.insert_batch
+    batch = reads("read", batches.batch)
+    batches = reads("read", batches.batches)
 
     # Schedules
 
@@ -386,20 +394,4 @@ class SQLStore(ABC, Generic[D]):
     fail_operation = writes("other", web_records.fail)
     operation = reads("read", web_records.operation)
     operations = reads("read", web_records.operations)
-
-    def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
-        def steps(tx: Transaction, how: Insert) -> tuple[list[Job], bool]:
-            if (found := web_records.answered(tx, tenant, key, hash, jobs)) is not None:
-                return found, False
-            stored = self._insert(tx, jobs, how)
-            if [job.id for job in stored] != [job.id for job in jobs]:
-                web_records.correct_answer(tx, tenant, key, stored)
-            return stored, True
-
-        try:
-            return self.database.write("insert", steps, enqueue.insert)
-        except CommitUnknown:
-            stored, _ = self.database.write("insert", steps, enqueue.insert)  # if it was committed, this finds the jobs
-            return stored, True
-        except (StoreRefused, JobNotFound):  # as in insert
-            return self.database.write("insert", steps, enqueue.insert_again)
+    insert_once = web_records.insert_once

@@ -58,7 +58,7 @@ def wait_for_parents(tx: Transaction, children: Sequence[NewJob], jobs: Sequence
     waits = [NewWait("parent", id, if_failed=child.if_failed) for child in children for id in child.after]
     _add_waits(tx, [(child.id, child.tenant) for child in children for _ in child.after], waits)
     # A parent that is stored already may have ended, or end before we commit.
-    _arrive(tx, [(tx.now, "waiter", c.tenant, c.id) for c in children if not fresh.issuperset(c.after)])
+    arrive(tx, [(tx.now, "waiter", c.tenant, c.id) for c in children if not fresh.issuperset(c.after)])
 
 
 def parents(tx: Transaction, id: str) -> list[Job]:
@@ -83,7 +83,7 @@ def suspend(tx: Transaction, suspended: Sequence[LeaseOutcome], stored: Mapping[
     # What is not new may be there already, or end before we commit.
     old = [(c, wait) for c, wait in waiting if stored.get(wait.what) != wait.what]
     moments = {(tx.now + after, "waiter", c.tenant, c.id) for c, wait in old for after in (0, wait.timeout or 0)}
-    _arrive(tx, sorted(moments))
+    arrive(tx, sorted(moments))
 
 
 def _renamed(step: NewStep, stored: Mapping[str, str]) -> NewStep:
@@ -101,7 +101,7 @@ def _add_waits(tx: Transaction, jobs: Sequence[tuple[str, str]], waits: Sequence
         tx.execute(tx.sql.ADD_WAITS, {"rows": as_json(rows), "now": tx.now})
 
 
-def _arrive(tx: Transaction, arrivals: Sequence[tuple[int, str, str, str]]) -> None:
+def arrive(tx: Transaction, arrivals: Sequence[tuple[int, str, str, str]]) -> None:
     if arrivals:
         tx.execute(tx.sql.ADD_ARRIVALS, {"rows": as_json(arrivals)})
         tx.job_waits("")
@@ -132,7 +132,7 @@ def signal(tx: Transaction, new: NewSignal) -> Signal:
     """Store a signal, unless there is one of its name. Return the one that counts."""
     row = {"tenant": new.tenant, "name": new.name}
     if tx.execute(tx.sql.ADD_SIGNAL, {**row, "value": new.value, "by": new.by, "now": tx.now}).fetchall():
-        _arrive(tx, [(tx.now, "signal", new.tenant, new.name)])
+        arrive(tx, [(tx.now, "signal", new.tenant, new.name)])
     found = get_signal(tx, new.name, new.tenant)
     assert found is not None
     return found

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
 from treadle import codec
 from treadle.clock import SECOND
 from treadle.codec import as_json
-from treadle.errors import BadCursor, RequestDiffers
+from treadle.errors import BadCursor, CommitUnknown, JobNotFound, RequestDiffers, StoreRefused
 from treadle.ids import first_id_of, is_id, new_id
 from treadle.job import Job, NewJob
 from treadle.stores.rows import AuditRow, Operation, Token
-from treadle.stores.shared import read
-from treadle.stores.transaction import Transaction
+from treadle.stores.shared import enqueue, read
+from treadle.stores.transaction import Connections, Insert, Transaction
+
+if TYPE_CHECKING:
+    from treadle.stores.shared.store import SQLStore
 
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 DAY = 86_400 * SECOND
@@ -80,6 +84,27 @@ def operation(tx: Transaction, id: str) -> Operation | None:
 
 def operations(tx: Transaction, limit: int) -> list[Operation]:
     return [Operation(*row) for row in tx.execute(tx.sql.OPERATIONS, {"limit": limit})]
+
+
+def insert_once(
+    store: SQLStore[Any], tenant: str, key: str, hash: str, jobs: Sequence[NewJob]
+) -> tuple[list[Job], bool]:
+    def steps(tx: Transaction, how: Insert) -> tuple[list[Job], bool]:
+        if (found := answered(tx, tenant, key, hash, jobs)) is not None:
+            return found, False
+        stored = store._insert(tx, jobs, how)
+        if [job.id for job in stored] != [job.id for job in jobs]:
+            correct_answer(tx, tenant, key, stored)
+        return stored, True
+
+    database: Connections = store.database
+    try:
+        return database.write("insert", steps, enqueue.insert)
+    except CommitUnknown:
+        stored, _ = database.write("insert", steps, enqueue.insert)  # if it was committed, this finds the jobs
+        return stored, True
+    except (StoreRefused, JobNotFound):  # as in insert
+        return database.write("insert", steps, enqueue.insert_again)
 
 
 def answered(tx: Transaction, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> list[Job] | None:

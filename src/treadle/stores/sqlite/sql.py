@@ -178,6 +178,18 @@ class SQLiteStatements(Statements):
     # Transactions that may be claiming: none, because nobody else writes while this reads what is committed.
     CLAIMING = "SELECT '' WHERE false"
 
+    # ---- batches
+
+    # Lock the batches of jobs: nothing to do here.
+    LOCK_BATCHES: tuple[str, ...] = ()
+    # Take counts out, to put their sum back. [[tenant, name], …]
+    TAKE_BATCH_COUNTS = """
+    DELETE FROM treadle_batch_counts WHERE seq IN (
+        SELECT c.seq FROM json_each(:names) e
+         CROSS JOIN treadle_batch_counts c ON c.batch = e.value ->> 1 AND c.tenant = e.value ->> 0 LIMIT :most)
+    RETURNING tenant, batch, added, completed, failed, cancelled
+    """
+
     # ---- manage
 
     # Lock a job where it is: nothing to do here, because the one writer locks everything.

@@ -3,6 +3,7 @@ statements have in common. The rest is in the `sql.py` of each database."""
 
 from collections.abc import Callable
 
+from treadle.stores.statements.batches import Batches
 from treadle.stores.statements.control import Control
 from treadle.stores.statements.manage import Manage
 from treadle.stores.statements.reading import Reading
@@ -13,7 +14,7 @@ from treadle.stores.statements.web_records import WebRecords
 from treadle.stores.statements.work import Work
 
 
-class Statements(Work, Manage, Reading, Stats, Control, Schedules, Waiting, WebRecords):
+class Statements(Work, Manage, Reading, Stats, Control, Schedules, Waiting, Batches, WebRecords):
     """The statements that all databases have, written as PostgreSQL has them. A subclass per database adds its own."""
 
     def __init__(self, translate: Callable[[str], str] = str) -> None:
