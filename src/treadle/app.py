@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from treadle import clock
 from treadle.backoff import DEFAULT
+from treadle.batches import Batches, NewBatchBlock
 from treadle.context import Tracing
 from treadle.diagnosis import BEAT
 from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra
@@ -71,6 +72,7 @@ class Treadle(Management):
         self.redactor = redactor_for(redact)
         self.schedules = Schedules(self)
         self.limits = AppLimits(self)
+        self.batches = Batches(self)
         self._wakers = set()
         self._use(open_store(database_url(url), synchronous=synchronous, clock=clock))
 
@@ -118,6 +120,23 @@ class Treadle(Management):
     ) -> list[Job]:
         """`enqueue_many` without blocking the event loop."""
         return await self._asubmit(_requests(requests), {"connection": connection, "detached": detached})
+
+    def batch(
+        self,
+        name: str,
+        then: NewJob | None = None,
+        on_failure: NewJob | None = None,
+        *,
+        tenant: str = "",
+        connection: Any = None,
+    ) -> NewBatchBlock:
+        """A named group of jobs: `with td.batch("import-7", then=report.request(n=7)) as batch: batch.add(…)`.
+
+        It is stored with its members when the block ends; `async with` works, too. When all members have ended, `then`
+        is enqueued if all of them completed, and `on_failure` if not, once. A member that is retried opens the batch
+        again. Inside a handler, the batch is stored with its completion; with `connection`, in your open transaction.
+        """
+        return NewBatchBlock(self, name, then, on_failure, tenant, connection)
 
     def clone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Job:
         """Store a new job like that one, with another payload or other options if given. Raises JobNotFound."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 import msgspec
@@ -89,12 +89,18 @@ def checked_closing(option: str, request: NewJob | None, name: str, tenant: str)
     if request is None:
         return None
     request = _of_tenant(option, request, name, tenant)
-    if request.dedupe_rule is not None and read_rule(request.dedupe_rule).mode == "reject":
-        raise BadOption(option, "reject", "nobody gets the error when the batch closes; choose another dedupe mode")
+    refuse_rejects(option, [request])
     if request.after:
         problem = f"it runs when the batch closes, and cannot also wait for {plural(len(request.after), 'parent')}"
         raise BadOption(option, request.after, f"{problem}; leave after= out")
     return request
+
+
+def refuse_rejects(option: str, requests: Iterable[NewJob]) -> None:
+    """They are stored later, when nobody would get the error."""
+    for request in requests:
+        if request.dedupe_rule is not None and read_rule(request.dedupe_rule).mode == "reject":
+            raise BadOption(option, "reject", "nobody gets the error when it is stored; choose another dedupe mode")
 
 
 def _of_tenant(option: str, request: NewJob, name: str, tenant: str) -> NewJob:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 import msgspec
 
 from treadle import clock, codec
+from treadle.batch import NewBatch, member, refuse_rejects
 from treadle.errors import BadOption, TransactionOver
 from treadle.job import ClaimedJob, Job, NewJob, Progress
 from treadle.line_buffer import LineBuffer
@@ -56,6 +57,7 @@ class Run:
     result: Any = None
     follow_ups: list[NewJob] = field(default_factory=list)
     signals: list[NewSignal] = field(default_factory=list)
+    batches: list[NewBatch] = field(default_factory=list)
     written: Outcome | None = None
     in_transaction: bool = False
     owner: object = None
@@ -90,10 +92,41 @@ class Run:
 
     def completed(self, result: Any) -> Outcome:
         """The outcome of a handler that returned."""
-        if result is None and not self.follow_ups and not self.signals:
+        if result is None and not self.follow_ups and not self.signals and not self.batches:
             return COMPLETED
-        text, signals = codec.result_to_json(result, self.claimed.type), tuple(self.signals)
-        return Outcome(OutcomeKind.COMPLETED, result=text, follow_ups=tuple(self.follow_ups), signals=signals)
+        return Outcome(
+            OutcomeKind.COMPLETED,
+            result=codec.result_to_json(result, self.claimed.type),
+            follow_ups=tuple(self.follow_ups),
+            signals=tuple(self.signals),
+            batches=tuple(self.batches),
+        )
+
+
+class MemberBatch:
+    """The batch that the running job is a member of: `ctx.batch`."""
+
+    __slots__ = ("_run", "name")
+
+    def __init__(self, run: Run, name: str) -> None:
+        self._run, self.name = run, name
+
+    def add(self, request: NewJob, *more: NewJob) -> NewJob:
+        """Add one request or several to the batch, and return the first. They are stored with the completion of this
+        job, or with the step that this is in, so that the batch does not close before they have ended, too."""
+        if self._run.written or self._run.ended:
+            raise TransactionOver("this attempt has completed already; add to its batch before that")
+        claimed = self._run.claimed
+        new = [member(one, self.name, claimed.tenant, claimed.id) for one in (request, *more)]
+        refuse_rejects("add", new)
+        self._run.collecting.follow_ups.extend(new)
+        return new[0]
+
+    @property
+    def progress(self) -> float:
+        """The part of its members that has ended, from 0 to 1, as the database has it now."""
+        found = self._run.store.batch(self._run.claimed.tenant, self.name)
+        return 1.0 if found is None else found.progress
 
     def with_logs(self, outcome: Outcome) -> Outcome:
         """The outcome, with what is logged and not stored yet."""
@@ -148,6 +181,12 @@ class Context:
     def fired_at(self) -> datetime | None:
         """The moment for which a schedule fired the job. It stays the same however late the job runs, or runs again."""
         return clock.optional_moment(self._run.claimed.fired_at)
+
+    @property
+    def batch(self) -> MemberBatch | None:
+        """The batch that the job is a member of, if it is in one."""
+        name = self._run.claimed.batch
+        return None if name is None else MemberBatch(self._run, name)
 
     @property
     def cancelled(self) -> bool:
@@ -322,12 +361,14 @@ def _outside_steps(run: Run) -> Run:
 def _ending(run: Run) -> Generator[Any]:
     if run.written:
         raise TransactionOver("ctx.transaction() has ended this job already; do all of its work in one block")
-    follow_ups, signals, run.in_transaction = len(run.follow_ups), len(run.signals), True
+    collected = [(some, len(some)) for some in (run.follow_ups, run.signals, run.batches)]
+    run.in_transaction = True
     try:
         with run.store.transaction(run.claimed, lambda: run.with_logs(run.completed(run.result))) as connection:
             yield connection
     except BaseException:
-        del run.follow_ups[follow_ups:], run.signals[signals:]  # rolled back, even if the handler continues
+        for some, before in collected:  # rolled back, even if the handler continues
+            del some[before:]
         raise
     finally:
         run.in_transaction = False

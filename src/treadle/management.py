@@ -57,6 +57,7 @@ class Management(Pausing):
         queue: str | None = None,
         tenant: str | None = None,
         subject: str | None = None,
+        batch: str | None = None,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
@@ -68,7 +69,7 @@ class Management(Pausing):
             raise BadOption("limit", limit, f"from 1 to {PAGE_LIMIT}; for more, pass cursor=page.next")
         if cursor is not None and not is_id(cursor):
             raise BadCursor(cursor)
-        named = {"types": type, "queues": queue, "tenants": tenant, "subjects": subject}
+        named = {"types": type, "queues": queue, "tenants": tenant, "subjects": subject, "batches": batch}
         given: dict[str, tuple[str, ...]] = {field: (value,) for field, value in named.items() if value is not None}
         if status is not None:
             given["statuses"] = statuses(status)

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from treadle import clock, codec
+from treadle.batch import NewBatch
 from treadle.context import Run, caller, current_run, current_step
 from treadle.errors import BadOption, BadPayload, BadStep, JobFailed, NotJSON, PayloadTooLarge, StoreBusy, StoreUnusable
 from treadle.group_commit import GroupCommit, warn_if_on_loop
@@ -77,6 +78,7 @@ class StepCall:
         self.name, self.arguments = name, arguments
         self.follow_ups: list[NewJob] = []
         self.signals: list[NewSignal] = []
+        self.batches: list[NewBatch] = []
         self.ended = False
         self._run = run
         self._hint = returned(function)
@@ -105,7 +107,7 @@ class StepCall:
                 raise NotJSON(where, value, way_out)
         except (BadPayload, msgspec.MsgspecError) as error:
             raise Fail(f"{where} returned what cannot be stored: {error}") from error
-        collected = tuple(self.follow_ups), tuple(self.signals)
+        collected = tuple(self.follow_ups), tuple(self.signals), tuple(self.batches)
         return NewStep(self.name, "step", text, self.arguments, self._took, 0, *collected), back
 
     def value(self, stored: Step) -> Any:

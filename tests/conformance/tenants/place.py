@@ -21,6 +21,7 @@ from tests.conformance.helpers import (
     put,
     put_and_take,
 )
+from treadle.batch import NewBatch
 from treadle.codec import as_json
 from treadle.outcome import COMPLETED
 from treadle.pauses import NewPause, Target
@@ -97,6 +98,9 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
     store.insert_once(tenant, "key", "hash", [])
     store.pause(NewPause(target=Target(tenant=tenant), by="somebody"))
     store.put_schedule(NewSchedule(name="digest", type="noop", rule=Rule(every=HOUR), tenant=tenant))
+    store.insert_batch(NewBatch(name="import", tenant=tenant))
+    counted = {"rows": as_json([(tenant, "import", 1, 0, 0, 0)])}
+    store.database.write("other", lambda tx: tx.execute(tx.sql.ADD_BATCH_COUNTS, counted))
     key = {"rows": as_json([("api", tenant, held.id, held.number, tenant)])}
     store.database.write("other", lambda tx: tx.execute(tx.sql.ADD_LEASE_KEYS, key))
     fired = {"rows": as_json([(tenant, "digest", waiting.id)])}

@@ -118,6 +118,21 @@ def test_a_producer_whose_url_names_a_tenant_cannot_enqueue_for_another(place, s
     td.close()
 
 
+def test_a_producer_makes_batches_for_its_tenants(place, store):
+    td = Treadle(place.url("producer"))
+    for tenant in ("acme", "globex"):
+        with td.batch("import-7", tenant=tenant) as batch:
+            request = batch.add(td.request("load", {}, tenant=tenant))
+    store.complete([request.id])
+    store.match()
+    assert [batch.tenant for batch in td.batches.list("acme")] == ["acme"]
+    assert td.batches.get("import-7") is None
+    assert (td.batches.get("import-7", tenant="globex").is_open, store.batch("globex", "import-7").closings) == (
+        False,
+        1,
+    )
+
+
 def test_a_producer_has_schedules_of_its_tenants(place, store):
     td = Treadle(place.url("producer"))
     store.put_schedule(NewSchedule(name="shared", type="mail", rule=Rule(every=60_000_000)))
