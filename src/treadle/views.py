@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from treadle import clock
+from treadle.batch import Batch
 from treadle.diagnosis import is_alive, silence, stalled_for
 from treadle.errors import BadFilter
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
@@ -220,6 +221,31 @@ class SchedulesOut(msgspec.Struct, kw_only=True):
 
     items: list[Schedule]
     next_cursor: str | None
+
+
+class BatchesOut(msgspec.Struct, kw_only=True):
+    """Some batches, newest first."""
+
+    items: list[Batch]
+    next_cursor: str | None
+
+
+class BatchOut(msgspec.Struct, kw_only=True):
+    """A batch, and its members that are stored now, by state."""
+
+    batch: Batch
+    progress: float
+    states: dict[str, Total]
+
+
+def batch_out(batch: Batch, states: Mapping[str, Count]) -> BatchOut:
+    counted = {name: total(count) for name, count in states.items() if name != "all"}
+    return BatchOut(batch=batch, progress=batch.progress, states=counted)
+
+
+def members(batch: Batch) -> dict[str, Any]:
+    """The fields of the Filter that finds its members."""
+    return {"batches": (batch.name,), "tenants": (batch.tenant,)}
 
 
 class Doing(msgspec.Struct, kw_only=True):

@@ -117,6 +117,7 @@ CASES: dict[str, list[str]] = {
         "schedules show digest --tenant acme",
         "schedules ls --cursor nonsense",
     ],
+    "batches": ["batches ls", "batches ls --tenant acme", "batches show import-7", "batches show nothing"],
     "queues-pause": [
         "queues pause mail --reason 'provider down'",
         "queues pause --type report",

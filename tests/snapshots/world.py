@@ -40,6 +40,8 @@ def create_world(folder: Path) -> dict[str, str]:
     td.store.publish([TypePolicy(type="resize", queue="images", concurrency=1)])
     ids = {**_ended(td), **_leased(td), **_waiting(td)}
     td.store.declare_schedules([NIGHTLY])
+    with td.batch("import-7", on_failure=td.request("alert", {})):
+        pass
     td.schedules.put("digest", "mail", every=HOUR, payload={"to": "ada", "password": "hunter2"}, tenant="acme")
     td.close()
     return ids

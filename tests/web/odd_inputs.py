@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message, Scope
 
 from treadle import Fail, Limit, Treadle, clock
+from treadle.batch import NewBatch
 from treadle.codec import as_json
 from treadle.filters import MOST_VALUES, Filter
 from treadle.job import NewJob
@@ -111,6 +112,8 @@ OF_PAGES = {
     "/schedules": ("tenant", "cursor"),
     "/schedule": ("name", "tenant"),
     "/schedule/confirm": ("action", "name", "tenant"),
+    "/batches": ("tenant", "cursor"),
+    "/batch": ("name", "tenant"),
     "/settings": ("back",),
     "/settings/save": ("back", "zone", "theme"),
     "/static/{name}": ("v",),
@@ -234,6 +237,7 @@ def fill(td: Treadle) -> None:
     td.store.publish([TypePolicy(type="limited", limits=as_json([limit]))])
     for name in ("", "a/b <b>"):
         td.store.put_schedule(NewSchedule(name=name, type="<odd>", rule=Rule(every=3600 * clock.SECOND)))
+        td.store.insert_batch(NewBatch(name=name, then=NewJob(id=ID, type="<odd>")))
 
 
 # One odd text in one place, and the rest as it should be

@@ -35,6 +35,7 @@ COMMANDS = {
     "limits": Lazy("Look", "limits", "List limits and how much of each is used; set and unset them."),
     "jobs": Lazy("Look", "jobs", "List, show, explain, clone, retry, run now, cancel and delete jobs."),
     "schedules": Lazy("Look", "schedules", "List, explain, pause, resume, run, backfill and delete schedules."),
+    "batches": Lazy("Look", "batches", "List batches, and show what holds one up."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and how to fix it."),
     "dashboard": Lazy("Look", "dashboard", "Serve the dashboard and the HTTP API."),
     "tokens": Lazy("Maintain", "dashboard", "Create, list and revoke tokens for the HTTP API."),

@@ -33,6 +33,7 @@ ELSEWHERE = "It was deleted or pruned, or it is in another database."
 HELD = "{0.problem}: its dedupe key is held by job {0.holder}"
 LOCKED = "Another process holds a lock on it: a long transaction, a backup, a debugger."
 NO_SCHEDULE = "there is no schedule {0.name}"
+NO_BATCH = "there is no batch {0.name}"
 NOT_STOPPED = "It is not cancelled: it still runs, or waits for a worker."
 ONE_PER_KEY = "Only one job with a key can wait or run. Let that one end, or cancel it."
 REMOVE_IT = "Remove it from the code and restart the workers, or pause it."
@@ -46,6 +47,7 @@ EXPLANATIONS: dict[type[Exception], Explanation] = {
     errors.WrongStatus: Explanation(CONFLICT, "cannot {0.verb} job {0.id}: it is {0.status}", next=SHOW),
     errors.KeyHeld: Explanation(CONFLICT, HELD, ONE_PER_KEY, "treadle jobs show {0.holder}"),
     errors.ScheduleNotFound: Explanation(NOT_FOUND, NO_SCHEDULE, next="treadle schedules ls"),
+    errors.BatchNotFound: Explanation(NOT_FOUND, NO_BATCH, next="treadle batches ls"),
     errors.ScheduleDeclared: Explanation(CONFLICT, DECLARED, REMOVE_IT, "treadle schedules pause {0.name}"),
     errors.CountMoved: Explanation(CONFLICT, cause="Nothing was changed.", next=REPEAT),
     errors.ResultTimeout: Explanation(TIMED_OUT, "job {0.id} is still {0.status}", NOT_STOPPED, SHOW),

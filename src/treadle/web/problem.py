@@ -31,7 +31,7 @@ TITLES = {
 }
 SEE_OPENAPI = "see /api/openapi.json for what is possible"
 ERRORS_BY_STATUS: dict[int, tuple[type[errors.TreadleError], ...]] = {
-    404: (errors.JobNotFound, errors.ScheduleNotFound, errors.NoSuchWorker, errors.UnknownLimit),
+    404: (errors.JobNotFound, errors.ScheduleNotFound, errors.BatchNotFound, errors.NoSuchWorker, errors.UnknownLimit),
     409: (errors.WrongStatus, errors.KeyHeld, errors.ScheduleDeclared),
     412: (errors.CountMoved,),
     413: (errors.PayloadTooLarge,),
@@ -51,6 +51,7 @@ NEXT_STEPS: dict[type[errors.TreadleError], tuple[str, str]] = {
     ),
     errors.WrongStatus: ("go back to its page, which shows what is possible", "see it: GET /api/jobs/{0.id}"),
     errors.ScheduleNotFound: ("go back to the list of schedules", "GET /api/schedules lists what there is"),
+    errors.BatchNotFound: ("go back to the list of batches", "GET /api/batches lists what there is"),
     errors.ScheduleDeclared: (f"pause it, or {REMOVE}", f"pause it: POST /api/schedule/pause; or {REMOVE}"),
     errors.BadCursor: ("go back to the first page", "send the next_cursor of an earlier page"),
     errors.StoreBusy: ("try again in a few seconds", "try again in a few seconds"),

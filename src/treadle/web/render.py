@@ -28,6 +28,7 @@ NAVIGATION = (
     ("failures", "/failures", "Failures", False),
     ("workers", "/workers", "Workers", False),
     ("schedules", "/schedules", "Schedules", True),
+    ("batches", "/batches", "Batches", True),
     ("insights", "/insights", "Insights", True),
     ("audit", "/audit", "Audit", False),
 )

@@ -41,6 +41,7 @@ from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web import body
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
+from treadle.web.visible_batches import VisibleBatches
 from treadle.web.visible_jobs import VisibleJobs
 from treadle.web.visible_schedules import VisibleSchedules
 
@@ -149,6 +150,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def schedules(self) -> VisibleSchedules:
         """The schedules that the caller may see and change."""
         return VisibleSchedules(self.web.app, self.caller)
+
+    @property
+    def batches(self) -> VisibleBatches:
+        """The batches that the caller may see."""
+        return VisibleBatches(self.web.app, self.caller)
 
     def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
         """`web.cached` for what the caller may see: callers bound to a tenant share it with that tenant's only."""

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class VisibleSchedules(msgspec.Struct, frozen=True):
-    """What `td.schedules` can do, for one caller. A tenant that is not given is the caller's own, or none."""
+class OfCaller(msgspec.Struct, frozen=True):
+    """Something with names for each tenant, as one caller may see it."""
 
     _app: Treadle
     caller: Principal
@@ -38,10 +38,17 @@ class VisibleSchedules(msgspec.Struct, frozen=True):
             raise HTTPProblem(403, text, "leave tenant out")
         return bound
 
+    def _tenants(self, given: str | None) -> str | None:
+        """Of which tenant to list; None: of all."""
+        return self._tenant(given) if given is not None or self.caller.tenant is not None else None
+
+
+class VisibleSchedules(OfCaller, frozen=True):
+    """What `td.schedules` can do, for one caller. A tenant that is not given is the caller's own, or none."""
+
     def page(self, tenant: str | None, limit: int, cursor: str | None) -> SchedulePage:
         """Of one tenant, or of all that the caller may see."""
-        whose = self._tenant(tenant) if tenant is not None or self.caller.tenant is not None else None
-        return self._app.schedules.list(whose, limit=limit, cursor=cursor)
+        return self._app.schedules.list(self._tenants(tenant), limit=limit, cursor=cursor)
 
     def get(self, name: str, tenant: str | None) -> Schedule:
         """The schedule. Raises ScheduleNotFound."""

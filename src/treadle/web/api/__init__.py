@@ -1,6 +1,18 @@
 """The JSON API."""
 
 from treadle.web import broadcaster
-from treadle.web.api import audit, bulk, filter_terms, jobs, limits, monitoring, pauses, schedules, signals, stats
+from treadle.web.api import (
+    audit,
+    batches,
+    bulk,
+    filter_terms,
+    jobs,
+    limits,
+    monitoring,
+    pauses,
+    schedules,
+    signals,
+    stats,
+)
 
-MODULES = (jobs, signals, filter_terms, bulk, schedules, stats, broadcaster, pauses, limits, audit, monitoring)
+MODULES = (jobs, signals, filter_terms, bulk, schedules, batches, stats, broadcaster, pauses, limits, audit, monitoring)

@@ -3,6 +3,7 @@
 from treadle.web.pages import (
     actions,
     audit,
+    batches,
     insights,
     job,
     jobs,
@@ -15,4 +16,18 @@ from treadle.web.pages import (
     signals,
 )
 
-MODULES = (overview, jobs, new_job, job, actions, signals, pauses, limits, schedules, audit, insights, settings)
+MODULES = (
+    overview,
+    jobs,
+    new_job,
+    job,
+    actions,
+    signals,
+    pauses,
+    limits,
+    schedules,
+    batches,
+    audit,
+    insights,
+    settings,
+)
