@@ -32,6 +32,7 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle import Dedupe, Limit, stores
+from treadle.batch import NewBatch
 from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.dedupe import rule_text
@@ -81,6 +82,7 @@ class Known:
     parked: bool = False
     """Whether it waits until the holder of its key has ended."""
     start_by: int | None = None
+    batch: str | None = None
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -98,6 +100,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.workers = {name: name for name in WORKERS}
         self.paused: dict[Target, int | None] = {}
         self.runs = 0
+        self.gone: Counter[tuple[str, Status]] = Counter()  # members that had ended when they were deleted
 
     @initialize()
     def begin(self) -> None:
@@ -216,9 +219,13 @@ class StoreMachine(RuleBasedStateMachine):
         max_attempts=st.integers(1, 3),
         again=st.booleans(),
         fair=st.sampled_from(["", "tenant"]),
+        batched=st.booleans(),
     )
-    def insert(self, again: bool, delay: int, key: str | None, within: int | None, fair: str, **options: Any) -> None:
+    def insert(
+        self, again: bool, delay: int, key: str | None, within: int | None, fair: str, batched: bool, **options: Any
+    ) -> None:
         fair = fair if options["type"] == "fair" else ""  # its producer may not know
+        options["batch"] = self.open_batch(options["tenant"]) if batched else None
         new = new_job(delay=delay, dedupe=key, start_within=within, fair=fair, **options)
         expected = (key and self.holder(new.tenant, key)) or new.id
         for _ in range(1 + again):
@@ -226,6 +233,27 @@ class StoreMachine(RuleBasedStateMachine):
         if expected == new.id:
             due = self.clock() + delay
             self.jobs[new.id] = Known(key=key, run_at=due, start_by=within and due + within, **options)
+
+    def open_batch(self, tenant: str) -> str | None:
+        """The batch of a tenant, which is made anew if it was pruned. None if it is closed."""
+        if self.store.batch(tenant, "b") is None:
+            self.store.insert_batch(NewBatch(name="b", tenant=tenant))
+            self.gone = Counter({key: n for key, n in self.gone.items() if key[0] != tenant})
+        return "b" if self.store.batch(tenant, "b").is_open else None
+
+    @rule()
+    def match(self) -> None:
+        while self.store.match():
+            pass
+        for tenant in TENANTS:
+            open_ = any(k.batch and k.tenant == tenant and not k.status.is_final for k in self.jobs.values())
+            assert (batch := self.store.batch(tenant, "b")) is None or batch.is_open == open_
+
+    def forget(self, id: str) -> Known:
+        k = self.jobs.pop(id)
+        if k.batch and k.status.is_final:
+            self.gone[k.tenant, k.status] += 1
+        return k
 
     @rule(tenant=st.sampled_from(TENANTS), n=st.integers(1, 4), knows=st.booleans())
     def insert_some_by_turns(self, tenant: str, n: int, knows: bool) -> None:
@@ -398,7 +426,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.delete(id)
             return
         self.store.delete(id)
-        self.pass_key(self.jobs.pop(id))
+        self.pass_key(self.forget(id))
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -426,7 +454,7 @@ class StoreMachine(RuleBasedStateMachine):
 
         assert len(old) == self.store.prune(tuple(statuses), DAY, most)
         for id in old:
-            del self.jobs[id]
+            self.forget(id)
 
     @rule(what=st.sampled_from(TARGETS), seconds=st.sampled_from([None, None, 3, 10]))
     def pause(self, what: Target, seconds: int | None) -> None:
@@ -495,6 +523,16 @@ class StoreMachine(RuleBasedStateMachine):
         assert [(self.runs,)] == select(self.store, "SELECT coalesce(sum(runs), 0) FROM treadle.usage")
         failures = {str(id): n for id, n in select(self.store, "SELECT id, count(*) FROM treadle.attempts GROUP BY id")}
         assert {id: k.failures for id, k in self.jobs.items() if k.failures} == failures
+
+    @invariant()
+    def batches_count_their_members(self) -> None:
+        for tenant in TENANTS:
+            if (batch := self.store.batch(tenant, "b")) is None:
+                continue
+            members = Counter(k.status for k in self.jobs.values() if k.batch and k.tenant == tenant)
+            members.update({status: n for (whose, status), n in self.gone.items() if whose == tenant})
+            ended = tuple(members[status] for status in Status if status.is_final)
+            assert (members.total(), *ended) == (batch.added, batch.completed, batch.failed, batch.cancelled)
 
     @invariant()
     def the_pauses_are_as_the_model_has_them(self) -> None:
