@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 from collections.abc import Collection
 from typing import Any
 
-from treadle.redact import HIDDEN, without_url_passwords
+from treadle.redact import without_password
 
 
 class TreadleError(Exception):
@@ -24,14 +23,6 @@ def _shown(value: object, *, with_password: bool = True) -> str:
     if not with_password:  # before clipping: a clipped password would not be recognized
         text = without_password(text)
     return text if len(text) <= 120 else f"{text[:120]}… ({len(text)} characters)"
-
-
-def without_password(text: str) -> str:
-    """A URL, or a text that contains one, without its password or token: errors end up in logs."""
-    return _SECRET.sub(rf"\1{HIDDEN}", without_url_passwords(text))
-
-
-_SECRET = re.compile(r"((?:password|authtoken)=)(?:'[^']*+'|[^&\s]++)", re.IGNORECASE)
 
 
 def nearest(word: object, known: Collection[str]) -> str | None:

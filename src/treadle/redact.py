@@ -95,6 +95,14 @@ def without_url_passwords(text: str) -> str:
     return _with_dots(text, _url_passwords(text))
 
 
+def without_password(text: str) -> str:
+    """A URL, or a text that contains one, without its password or token: errors end up in logs."""
+    return _SECRET.sub(rf"\1{HIDDEN}", without_url_passwords(text))
+
+
+_SECRET = re.compile(r"((?:password|authtoken)=)(?:'[^']*+'|[^&\s]++)", re.IGNORECASE)
+
+
 def merged(published: Iterable[str]) -> Redactor:
     """The redactor for what several apps published: all of their names. It is off only if all of them are."""
     settings = [msgspec.json.decode(text) for text in published]

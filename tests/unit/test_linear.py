@@ -21,7 +21,7 @@ from treadle.dedupe import key_for
 from treadle.errors import BadFilter, BadOption
 from treadle.filters import Filter
 from treadle.outcome import Outcome, OutcomeKind
-from treadle.redact import DEFAULT
+from treadle.redact import DEFAULT, without_password
 from treadle.stores.libsql import url as libsql_url
 from treadle.stores.postgres import roles
 from treadle.stores.shared import filter_sql
@@ -202,7 +202,7 @@ DOORS: dict[str, Door] = {
     "a text is redacted": DEFAULT.text,
     "a key is redacted": lambda text: DEFAULT.value({text: 1}),
     "a filter is limited": visible,
-    "an error is shown": errors.without_password,
+    "an error is shown": without_password,
     "a filter is parsed": parse,
     "JSON is colored": lambda text: highlight.json({text: text}),
     "a traceback is colored": traceback,
@@ -242,11 +242,10 @@ def test_a_quadratic_pattern_would_be_found() -> None:
 SEES = {
     "contrib.otel": {"_EXCEPTION"},
     "dedupe": {"_UNSTORABLE"},
-    "errors": {"_SECRET"},
     "filters": {"_TERM", "_VALUE", "_COMPARED", "_BROKEN", "_value", "is_index", "_quoted"},
     "redact": {
         *("_WORD_ENDS", "_any_of", "_SEPARATOR", "_REVERSED_NAME", "_QUOTED", "_PIECE", "_PEM", "_LITERAL", "_SCHEME"),
-        *("_NUMBERS", "_BARE", "_LINE", "_CONTINUED", "_USER", "_INSIDE_QUOTES", "_UP_TO_SPACE"),
+        *("_NUMBERS", "_BARE", "_LINE", "_CONTINUED", "_USER", "_INSIDE_QUOTES", "_UP_TO_SPACE", "_SECRET"),
     },
     "stores.libsql.url": {"_token"},
     "stores.postgres.roles": {"_NAME"},

@@ -205,6 +205,30 @@ def test_a_batch_of_a_handler_is_stored_with_its_completion(td: Treadle, jobs: J
     assert [one.origin for one in td.jobs(batch="import-7")] == [job.id]
 
 
+def test_a_batch_and_members_that_a_step_makes_are_stored_with_the_step(td: Treadle, jobs: Jobs) -> None:
+    runs = []
+
+    @td.job(max_attempts=2, backoff=lambda _: 0)
+    def make(ctx: Context) -> None:
+        assert ctx.batch is not None
+        ctx.step("make", fill, ctx)
+        runs.append(ctx.attempt)
+        if ctx.attempt == 1:
+            raise ValueError("after the step")
+
+    def fill(ctx: Context) -> None:
+        assert ctx.batch is not None
+        ctx.batch.add(jobs.load.request(row=1))
+        with td.batch("inner", jobs.report.request(n=1)) as batch:
+            batch.add(jobs.load.request(row=2))
+
+    with td.batch("import-7", jobs.report.request(n=2)) as batch:
+        batch.add(make.request())
+    drain(td, raising=False)
+    assert (runs, got(td).completed, got(td, "inner").completed) == ([1, 2], 2, 1)
+    assert (len(enqueued(td, jobs.load)), len(enqueued(td, jobs.report))) == (2, 2)
+
+
 def test_a_handler_whose_batch_exists_fails(td: Treadle, jobs: Jobs) -> None:
     @td.job(max_attempts=1)
     def make() -> None:

@@ -9,6 +9,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from treadle import errors
+from treadle.redact import without_password
 
 MEDIA = "application/problem+json"
 TITLES = {
@@ -97,7 +98,7 @@ def of(error: Exception, page: bool) -> HTTPProblem:
 def _of_error(error: errors.TreadleError, page: bool) -> HTTPProblem:
     """The problem for an error of treadle, whose text is a sentence, `; ` and the way out."""
     status = next((status for status, kinds in ERRORS_BY_STATUS.items() if isinstance(error, kinds)), 400)
-    text = errors.without_password(str(error))
+    text = without_password(str(error))
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     headers = {"Retry-After": "5"} if status == 503 else {}
