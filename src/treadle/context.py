@@ -102,6 +102,11 @@ class Run:
             batches=tuple(self.batches),
         )
 
+    def with_logs(self, outcome: Outcome) -> Outcome:
+        """The outcome, with what is logged and not stored yet."""
+        lines = () if self.lines is None else self.lines.pending()
+        return msgspec.structs.replace(outcome, logs=lines) if lines else outcome
+
 
 class MemberBatch:
     """The batch that the running job is a member of: `ctx.batch`."""
@@ -127,11 +132,6 @@ class MemberBatch:
         """The part of its members that has ended, from 0 to 1, as the database has it now."""
         found = self._run.store.batch(self._run.claimed.tenant, self.name)
         return 1.0 if found is None else found.progress
-
-    def with_logs(self, outcome: Outcome) -> Outcome:
-        """The outcome, with what is logged and not stored yet."""
-        lines = () if self.lines is None else self.lines.pending()
-        return msgspec.structs.replace(outcome, logs=lines) if lines else outcome
 
 
 class Context:
