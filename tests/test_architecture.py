@@ -206,6 +206,7 @@ OWN_SQL = {
     "stores.sqlite.sql": "that is what it is for",
     "stores.sqlite.insert_claim_settle_sql": "that is what it is for",
     "stores.postgres.sql": "that is what it is for",
+    "stores.postgres.at_once_sql": "that is what it is for",
     "stores.postgres.insert_claim_settle_sql": "that is what it is for",
     "stores.postgres.diagnostics": "asks the server about itself, not about jobs",
     "stores.postgres.schema": "empties the tables of a database for tests",

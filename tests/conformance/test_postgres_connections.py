@@ -72,6 +72,31 @@ def test_enqueues_that_share_a_commit_whose_reply_is_lost_are_stored_once(cut_st
     assert 4 == len(everything(cut_store))
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["lost", "committed"])
+def test_a_claim_whose_reply_is_lost_is_unknown_and_its_leases_are_the_workers(cut_store, postgres_proxy, before):
+    worker = enlist(cut_store)
+    cut = postgres_proxy.cut_next_commit(before=before, within="INSERT INTO treadle.leases")
+
+    with pytest.raises(CommitUnknown):
+        take(cut_store, worker=worker)
+
+    cut.wait()
+    assert (0 if before else 1) == len(cut_store.beat(worker).leases)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["lost", "committed"])
+def test_a_settle_whose_reply_is_lost_is_unknown_and_can_be_repeated(cut_store, postgres_proxy, before):
+    (claimed,) = take(cut_store)
+    cut = postgres_proxy.cut_next_commit(before=before, within="DELETE FROM treadle.leases")
+
+    with pytest.raises(CommitUnknown):
+        settle_one(cut_store, claimed, COMPLETED)
+
+    cut.wait()
+    assert settle_one(cut_store, claimed, COMPLETED)
+    assert Status.COMPLETED == cut_store.get(claimed.id).status
+
+
 def test_enqueues_that_share_a_commit_of_unknown_result_all_report_that(cut_store, postgres_proxy):
     """If a caller got only "server gone", it would conclude that nothing was stored."""
     cut = postgres_proxy.cut_next_commit(within="INSERT INTO treadle.jobs")

@@ -93,11 +93,33 @@ def test_an_enqueue_raises_an_error_of_treadle_and_stores_nothing(fresh, admin, 
     assert [put(fresh)] == everything(fresh)
 
 
+@pytest.mark.parametrize("when", [AT_STATEMENT, AT_COMMIT])
+def test_a_claim_and_a_settle_raise_an_error_of_treadle_and_change_nothing(fresh, admin, plant, when):
+    """Each is one statement that commits itself. An answer says that it was rolled back, even after its rows."""
+    claimed = put_and_take(fresh)
+    waiting = put(fresh)
+    for code, kind, text in CODES:
+        plant(code, when, "treadle.leases")
+        with pytest.raises(kind, match=text):
+            take(fresh)
+        plant(code, when, "treadle.finished")
+        with pytest.raises(kind, match=text):
+            settle_one(fresh, claimed, COMPLETED)
+
+    admin.execute("DROP FUNCTION planted CASCADE")
+    assert settle_one(fresh, claimed, COMPLETED)
+    assert [waiting.id] == [c.id for c in take(fresh)]
+
+
 def test_an_answer_that_does_not_say_whether_a_commit_happened_is_unknown(fresh, plant):
+    claimed = put_and_take(fresh)
     for code in ("08006", "40003", "58030", "XX000"):
         plant(code, AT_COMMIT)
         with pytest.raises(CommitUnknown, match=r"planted here.*check whether it happened"):
             put(fresh)
+        plant(code, AT_COMMIT, "treadle.finished")
+        with pytest.raises(CommitUnknown, match=r"planted here.*check whether it happened"):
+            settle_one(fresh, claimed, COMPLETED)
 
 
 def test_an_enqueue_that_shares_a_commit_raises_an_error_of_treadle(fresh, plant):

@@ -21,6 +21,7 @@ from treadle.filters import Filter, parse
 from treadle.ids import first_id_of, new_id
 from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.postgres import at_once_sql
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
 from treadle.stores.postgres.sql import BEGIN, PostgresStatements
@@ -240,6 +241,9 @@ LATER = FIRST + 2 * WAITING * 1000
 MIDDLE = FIRST + (ENDED + WAITING // 2) * 1000
 START = (-(1 << 63), "00000000-0000-0000-0000-000000000000")
 SOMEWHERE = (MIDDLE, new_id())
+LEVELS = 40
+"""The number of (queue, type, priority), rounded up."""
+QUEUES = json.dumps(["queue-0", "queue-1"])
 EVERY_RANGE = [(f"queue-{n % 2}", f"type-{n}", 2) for n in range(10)]
 from_where = pytest.mark.parametrize("position", [START, SOMEWHERE], ids=["from the start", "from a cursor"])
 
@@ -296,6 +300,28 @@ def test_a_claim_of_several_ranges_reads_only_what_it_takes(explain):
 
     check(plan)
     assert BATCH == plan.taken("ready"), plan
+
+
+@pytest.mark.parametrize("types", [["type-1"], ["type-1", "type-2"]])
+def test_a_claim_at_once_reads_a_batch_of_each_range_that_is_wanted(explain, types):
+    """Each type has three priorities. It looks at the others, too."""
+    explain.connection.execute("TRUNCATE treadle.openings")
+    statement = at_once_sql.CLAIM.replace("parked = 'fair'", "parked = 'none'")  # nothing waits by turns
+    row = {"limit": BATCH, "looked_at": 100, "timeouts": json.dumps(dict.fromkeys(types)), "queues": QUEUES}
+    plan = explain(statement, {**row, "now": LATER, "worker": "", "token": 1, "unlimited": 0})
+
+    assert [] == plan.sequential, plan
+    assert BATCH == plan.taken("ready"), plan
+    assert plan.rows <= MOST + 3 * len(types) * BATCH + 2 * LEVELS, plan
+    assert plan.blocks <= BLOCKS * BATCH, plan
+
+
+def test_a_claim_at_once_that_something_hinders_reads_little(explain):
+    row = {"limit": BATCH, "looked_at": 100, "timeouts": "{}", "queues": QUEUES, "unlimited": 0}
+    plan = explain(at_once_sql.CLAIM, {**row, "now": LATER, "worker": "", "token": 1})
+
+    check(plan, 2 * LEVELS)
+    assert 0 == plan.taken("ready"), plan
 
 
 def test_a_claim_that_meets_a_paused_tenant_reads_no_further(explain):

@@ -15,7 +15,7 @@ from tests.servers.wire import CANCEL, GSS, SSL, Answers, Message, Statements, i
 class Cut:
     """One connection that ends at a chosen statement."""
 
-    def __init__(self, match: Callable[[str], bool], nth: int, before: bool, within: str) -> None:
+    def __init__(self, match: Callable[[str], bool] | None, nth: int, before: bool, within: str) -> None:
         self.match = match
         self.within = within
         self.before = before
@@ -31,8 +31,9 @@ class Cut:
     def happened(self) -> bool:
         return self._done.is_set()
 
-    def is_for(self, sql: str, before: Collection[str]) -> bool:
-        if not self.match(sql) or not any(self.within in statement for statement in (*before, sql)):
+    def is_for(self, sql: str, before: Collection[str], alone: bool) -> bool:
+        commits = self.match(sql) if self.match else is_commit(sql) or (alone and self.within != "")
+        if not commits or not any(self.within in statement for statement in (*before, sql)):
             return False
         self._left -= 1
         if not self._left:
@@ -76,13 +77,13 @@ class Proxy:
     # Faults
 
     def cut_next_commit(
-        self, *, nth: int = 1, before: bool = False, match: Callable[[str], bool] = is_commit, within: str = ""
+        self, *, nth: int = 1, before: bool = False, match: Callable[[str], bool] | None = None, within: str = ""
     ) -> Cut:
         """Forward a COMMIT, wait until the server has done it, and end the connection without the reply.
 
         With `before`, end it instead of sending the COMMIT: the server rolls back. To the client both look the same.
-        `match` chooses other statements, such as one that commits by itself. `within` chooses transactions: those with
-        a statement that has this text.
+        `match` chooses other statements. `within` chooses transactions: those with a statement that has this text. A
+        statement that is a transaction of its own is its own commit.
         """
         cut = Cut(match, nth, before, within)
         with self._lock:
@@ -156,10 +157,10 @@ class Proxy:
         """What the client gets for a message of the server. Subclasses can change or drop messages."""
         return message
 
-    def cut_for(self, sql: str, before: Collection[str]) -> Cut | None:
+    def cut_for(self, sql: str, before: Collection[str], alone: bool) -> Cut | None:
         with self._lock:
             for cut in self._cuts:
-                if cut.is_for(sql, before):
+                if cut.is_for(sql, before, alone):
                     self._cuts.remove(cut)
                     return cut
         return None
@@ -219,8 +220,9 @@ class Link:
             self.server.sendall(message.raw)
 
     def _cut_at(self, sql: str) -> Cut | None:
-        cut = self.proxy.cut_for(sql, self.said)
-        self.said = [] if is_commit(sql) or sql == "ROLLBACK" else [*self.said, sql]
+        alone = not self.said and not sql.upper().startswith("BEGIN")
+        cut = self.proxy.cut_for(sql, self.said, alone)
+        self.said = [] if alone or is_commit(sql) or sql == "ROLLBACK" else [*self.said, sql]
         return cut
 
     def _greet(self, stream) -> bool:

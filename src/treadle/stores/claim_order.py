@@ -313,6 +313,18 @@ class Cursors:
         self.turn: dict[ReadyRange, str] = {}
         """Of ranges by turns: the tenant that had its turn last."""
         self.known = known or KnownLimits()
+        self._at_once_from = -1e9
+
+    def may_claim_at_once(self) -> bool:
+        """Whether one statement should look and claim: looks are cheap, and for a second nothing was in its way."""
+        known = self.known.unlimited is not None
+        return known and self._cost <= CHEAP and time.monotonic() >= self._at_once_from
+
+    def claimed_at_once(self, seconds: float, *, succeeded: bool) -> None:
+        """Such a claim has looked for that long."""
+        self._cost, self._last_cost = min(seconds, self._last_cost), seconds
+        if not succeeded:
+            self._at_once_from = time.monotonic() + EVERY
 
     def look_first(self) -> bool:
         """Whether the next claim should begin with a full look."""

@@ -60,6 +60,12 @@ class Beat(msgspec.Struct, frozen=True):
     """Whether somebody wants it to claim nothing."""
 
 
+Flags = tuple[int, int, int | None]
+"""Of a lease: its number, whether it was cancelled, and its deadline."""
+Count = tuple[str, int, int | None]
+"""Of a worker: its id, its count, and since when somebody wants it to claim nothing."""
+
+
 class Settled(msgspec.Struct, frozen=True):
     """What a `settle` wrote."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import select
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -58,6 +59,17 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     """
 
     answer_within: float | None = None
+    is_pooled = False
+    """Whether a pooler is in between: each transaction may run in another session."""
+    is_set_up = False
+    """Whether the session has treadle's settings, for statements without a BEGIN."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the server has sent nothing since its last answer. One that ends a session says so, or hangs up."""
+        waiting = select.poll()
+        waiting.register(self.fileno(), select.POLLIN)
+        return not waiting.poll(0)
 
     def __del__(self, *_: Any) -> None:
         """psycopg warns if it was not closed. Here it is normal to end with the program, as in a pool."""
@@ -85,6 +97,12 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 def named(sql: str) -> str:
     """Our statements have :names, as in SQLite; psycopg takes %(names)s."""
     return re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", sql)
+
+
+@cache
+def at_server_time(statement: str) -> str:
+    """The same with the server's clock as :now, which need not be read first."""
+    return statement.replace(":now", sql.THIS_MOMENT)
 
 
 class Transaction(Transitions):
@@ -148,7 +166,7 @@ class Database:
             connection.answer_within = ANSWER_SECONDS
             if connection.execute(sql.BACKEND_PID).fetchone() != (connection.info.backend_pid,):
                 # A pooler answers. A statement that we prepare in one session may run in another.
-                connection.prepare_threshold = None
+                connection.is_pooled, connection.prepare_threshold = True, None
         except psycopg.Error as error:
             raise StoreUnusable(self.where, f"cannot be reached ({_line(error)})", IS_IT_UP) from error
         connection.add_notice_handler(lambda _: None)
@@ -163,6 +181,32 @@ class Database:
     def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take the steps in one transaction. Nothing of them stays if they raise."""
         return self._patiently(lambda: self._write_once(pool, steps, *args, **kwargs))
+
+    def write_at_once(self, pool: str, statement: str, parameters: Mapping[str, Any] = NOTHING) -> Rows:
+        """Execute one statement, and commit. It takes one round trip: without a BEGIN, a statement commits itself.
+
+        If the connection may have ended, there is a BEGIN: nothing is lost if it fails. So is there behind a pooler,
+        whose sessions have not our settings.
+        """
+        rows = self._patiently(lambda: self._alone(pool, statement, parameters))
+        if rows is None:
+            return self.write(pool, lambda tx: tx.execute(statement, {**parameters, "now": tx.now}))
+        return rows
+
+    def _alone(self, pool: str, statement: str, parameters: Mapping[str, Any]) -> Rows | None:
+        if self.clock is None:
+            statement = at_server_time(statement)
+        else:
+            parameters = {**parameters, "now": self.clock()}
+        with self.borrow(pool) as connection:
+            if connection.is_pooled or not connection.is_quiet:
+                return None
+            if not connection.is_set_up:
+                connection.execute(sql.SET_UP_SESSION)
+                connection.is_set_up = True
+            with self._committing(connection):
+                rows: Rows = connection.execute(named(statement), parameters)
+        return rows
 
     def _patiently(self, call: Callable[[], T]) -> T:
         """Repeat a call if it is certain that nothing was committed: after a deadlock, and once on a new connection, as
@@ -217,9 +261,14 @@ class Database:
         return self._patiently(begin)
 
     def commit(self, connection: Connection) -> None:
-        """COMMIT. An answer of the server says that it was rolled back; without one, nobody knows."""
-        try:
+        with self._committing(connection):
             connection.execute("COMMIT")
+
+    @contextmanager
+    def _committing(self, connection: Connection) -> Generator[None]:
+        """An error that the server answers says that it was rolled back; without an answer, nobody knows."""
+        try:
+            yield
         except psycopg.Error as error:
             if not connection.broken and not may_be_committed(error.sqlstate or ""):
                 raise

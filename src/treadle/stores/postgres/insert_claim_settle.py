@@ -48,6 +48,8 @@ from treadle.stores.turns import TurnReader, found_by_turns, served
 MOST_BEHIND = 3
 """Times that a claim goes on by turns though others were faster."""
 
+ORPHANED = "%d waiting jobs were broken by hand: there is no such job"
+
 log = logging.getLogger("treadle")
 
 _COLUMNS = attrgetter(
@@ -294,7 +296,7 @@ class Transitions(Transaction):
             found = self._put_back_expired(found, token)
         claimed = [ClaimedJob(*row[:_EXPIRED]) for row in found if row[_PAYLOAD] is not None]
         if len(claimed) < len(found):
-            log.warning("%d waiting jobs were broken by hand: there is no such job", len(found) - len(claimed))
+            log.warning(ORPHANED, len(found) - len(claimed))
             self.execute(sql.DROP_ORPHANED_LEASES)
         if self._limited:
             self._limited.record(claimed)
@@ -322,11 +324,8 @@ class Transitions(Transaction):
         return written, written
 
     def _complete(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
-        ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
-        tokens = ",".join([str(c.token) for c, _ in ended])
-        arrays = {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "tokens": f"{{{tokens}}}"}  # texts cost the least
-        held = self.execute(sql.COMPLETE, {**arrays, "now": self.now})
-        return ended if held.rowcount == len(ended) else as_written(ended, dict.fromkeys(held.fetchall(), 0))
+        held = self.execute(sql.COMPLETE, {**fences(ended), "now": self.now})
+        return ended if held.rowcount == len(ended) else as_written(ended, {row[:2]: 0 for row in held.fetchall()})
 
     def release_keys(self, ids: Sequence[str]) -> Collection[str]:
         these = {"ids": as_json(ids), "now": self.now}
@@ -344,6 +343,13 @@ class Transitions(Transaction):
         failure = o.kind if o.kind in UNSUCCESSFUL else None
         ends = c.id, c.number, c.token, o.kind.final, charged, o.result, o.error
         return *ends, run_at, snoozed, suspicion, failure, o.traceback, started, parked
+
+
+def fences(ended: Sequence[LeaseOutcome]) -> Mapping[str, str]:
+    """These leases, as COMPLETE takes them: as arrays in texts, which cost the least."""
+    ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
+    tokens = ",".join([str(c.token) for c, _ in ended])
+    return {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "tokens": f"{{{tokens}}}"}
 
 
 def _starts_of(jobs: Sequence[Candidate], batch: Sequence[Head]) -> list[tuple[ReadyRange, int, Position]]:

@@ -101,10 +101,10 @@ SELECT run_at, queue, type FROM treadle.ready
 # Which limits are in force, whether one of their keys may have a free place again, and when something happens next that
 # may let waiting jobs go. A claim also has to know whether its worker may claim.
 _LIMITS_VERSION, _IS_ALIVE, _KEYS = Statements.LIMITS_VERSION, Statements.IS_ALIVE, Statements.KEYS
-_OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
+OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
 _ARRIVAL = Statements.NEXT_ARRIVAL
-LIMITS_STATE = f"SELECT ({_LIMITS_VERSION}), {_OPENED}, ({_ARRIVAL})"
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({_LIMITS_VERSION}), {_OPENED}, ({_ARRIVAL})"
+LIMITS_STATE = f"SELECT ({_LIMITS_VERSION}), {OPENED}, ({_ARRIVAL})"
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({_LIMITS_VERSION}), {OPENED}, ({_ARRIVAL})"
 
 # Lock keys of limits until we commit, so that nobody else starts a job of theirs. Sorted, so that no two transactions
 # deadlock. [[name, key], …]
@@ -167,8 +167,8 @@ _IN_RANGES = f"""
                   AND (r.run_at, r.id) > (e.run_at, e.id) AND r.parked = ''
                 ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p
          WHERE e.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND e.type <> ALL(ARRAY(SELECT type FROM paused))"""
-_INSERT_LEASES = f"""
-WITH paused AS MATERIALIZED (
+MOVE_TO_LEASES = f"""
+WITH RECURSIVE {{look}} paused AS MATERIALIZED (
     SELECT tenant, queue, type FROM treadle.pauses WHERE until IS NULL OR until > :now),
 gone AS (
     DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY({{rows}}))
@@ -186,19 +186,25 @@ l AS (
       FROM gone ORDER BY priority DESC, run_at, id
     RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline,
               forgiven)
+"""
+_LEASED = f"""
 SELECT {LEASE_COLUMNS},
        (SELECT json_agg(json_build_array(id, start_by))::text FROM gone WHERE start_by <= :now)
   FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY j.priority DESC, l.run_at, l.id
 """
-INSERT_LEASES = _INSERT_LEASES.format(rows=_IN_RANGES)
+INSERT_LEASES = MOVE_TO_LEASES.format(look="", rows=_IN_RANGES) + _LEASED
 # ... or these jobs, if no other transaction has them. [id, …]
-INSERT_LEASES_OF = _INSERT_LEASES.format(
-    rows="""
+INSERT_LEASES_OF = (
+    MOVE_TO_LEASES.format(
+        look="",
+        rows="""
         SELECT p.ctid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb) e (id)
          CROSS JOIN LATERAL (SELECT ctid, queue, type FROM treadle.ready r
                               WHERE r.id = e.id::uuid AND r.parked IN ('', 'fair') LIMIT 1 FOR UPDATE SKIP LOCKED) p
-         WHERE p.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND p.type <> ALL(ARRAY(SELECT type FROM paused))"""
+         WHERE p.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND p.type <> ALL(ARRAY(SELECT type FROM paused))""",
+    )
+    + _LEASED
 )
 
 # Put jobs that were not started in time back, as if no claim had met them. [[id, start_by], …]
@@ -229,7 +235,8 @@ _WAITED_FOR = """e
      CROSS JOIN LATERAL (SELECT 1 FROM treadle.waits w WHERE w.what = e.id::text AND w.met = 0 LIMIT 1) w"""
 _ARRIVAL_OF = "CAST(:now AS bigint), 'ended', e.tenant, json_agg(e.id)::text"
 
-# Completed without a result, as most jobs are, and counted. The answer: the numbers and tokens of those that were held.
+# Completed without a result, as most jobs are, and counted. The answer: the numbers and tokens of those that were held,
+# and when.
 COMPLETE = f"""
 WITH gone AS (
     DELETE FROM treadle.leases
@@ -255,7 +262,7 @@ usage AS (
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
     SELECT {_ARRIVAL_OF} FROM gone {_WAITED_FOR} GROUP BY e.tenant)
-SELECT lease, token FROM gone
+SELECT lease, token, CAST(:now AS bigint) FROM gone
 """
 
 # Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were

@@ -329,9 +329,17 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lo
        set_config('statement_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '15s', true),
        set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true)
 """
-BEGIN = f"BEGIN; {_SET_UP}, set_config('enable_bitmapscan', 'off', true)"
+_SET_UP_TO_WRITE = f"{_SET_UP}, set_config('enable_bitmapscan', 'off', true)"
+BEGIN = f"BEGIN; {_SET_UP_TO_WRITE}"
+# ... or a session whose statements are transactions of their own. They are large: to plan one again for its values
+# takes longer than to execute it.
+SET_UP_SESSION = (
+    _SET_UP_TO_WRITE.replace("true", "false") + ", set_config('plan_cache_mode', 'force_generic_plan', false)"
+)
 BEGIN_TO_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_SET_UP}"
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+# The same in all of a transaction. (A SELECT is evaluated once, not for each row.)
+THIS_MOMENT = "(SELECT (extract(epoch FROM now()) * 1000000)::bigint)"
 
 # ... and for a transaction that runs the user's own code, which has limits of its own.
 NO_LIMITS = """

@@ -11,17 +11,18 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from treadle.clock import MINUTE, Clock, now
-from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
+from treadle.errors import BadConnection, BadOption, StoreRefused, StoreUnusable, TransactionOver
 from treadle.filters import EVERYTHING, Filter
 from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
-from treadle.stores.postgres import diagnostics, roles, sql
+from treadle.stores.base import ClaimRequest
+from treadle.stores.postgres import at_once, diagnostics, roles, sql
 from treadle.stores.postgres import url as postgres_url
 from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction, named
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
-from treadle.stores.rows import JobCounts
-from treadle.stores.shared import claim_settle, search
+from treadle.stores.rows import Beat, Claim, JobCounts, Settled
+from treadle.stores.shared import claim_settle, liveness, search
 from treadle.stores.shared.store import SQLStore
 from treadle.stores.transaction import NOTHING, Insert
 from treadle.stores.transaction import Transaction as AnyTransaction
@@ -198,6 +199,24 @@ class PostgresStore(SQLStore[Database]):
         return tx
 
     # Claim and settle
+
+    def claim(self, worker: str, request: ClaimRequest) -> Claim:
+        with suppress(StoreRefused):  # by a row that was broken by hand, which the other way repairs
+            if (claimed := at_once.claim(self.database, worker, request)) is not None:
+                return claimed
+        return super().claim(worker, request)
+
+    def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
+        with suppress(StoreRefused):  # as in a claim
+            if settled := at_once.settle(self.database, ended):
+                return settled
+        return super().settle(ended)
+
+    def beat(self, worker: str, time_left: Sequence[tuple[ClaimedJob, int]] = (), stalled_for: int = 0) -> Beat:
+        now, leases, workers = at_once.beat(self.database, worker, stalled_for)
+        if wrong := liveness.wrong_deadlines(now, leases, time_left):
+            at_once.move_deadlines(self.database, wrong)
+        return liveness.beat_of(worker, leases, workers)
 
     @contextmanager
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Any]:

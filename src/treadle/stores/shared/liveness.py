@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -12,7 +12,7 @@ from treadle.errors import LeaseLost, WorkerLost
 from treadle.job import ClaimedJob, Progress, Status
 from treadle.outcome import UNSTARTED, Outcome, OutcomeKind, after_crash
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
-from treadle.stores.rows import Beat
+from treadle.stores.rows import Beat, Count, Flags
 from treadle.stores.shared.claim_settle import decode_claimed, settle_held
 from treadle.stores.shared.stats import tally
 from treadle.stores.transaction import LeaseOutcome, Transaction
@@ -29,17 +29,27 @@ def register(tx: Transaction, worker: WorkerRow) -> None:
 
 def beat(tx: Transaction, worker: str, time_left: Sequence[tuple[ClaimedJob, int]] = (), stalled_for: int = 0) -> Beat:
     """Count up, read the counts of the others, and vouch for leases whose deadline is no longer right."""
-    stalled_at = tx.now - stalled_for if stalled_for else None
-    counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker, "stalled_at": stalled_at})
+    row = {"worker": worker, "stalled_for": stalled_for or None}
+    counted = tx.execute(tx.sql.BEAT, {**row, "now": tx.now})
     flags, beats = tx.execute(tx.sql.FLAGS_OF_WORKER, {"worker": worker}), tx.execute(tx.sql.BEATS)
     leases, workers = flags.fetchall(), beats.fetchall()  # all three are sent before the first is read
     if not counted.rowcount:
         raise WorkerLost(worker)
+    if wrong := wrong_deadlines(tx.now, leases, time_left):
+        tx.execute(tx.sql.MOVE_DEADLINES, {"rows": as_json(wrong)})
+    return beat_of(worker, leases, workers)
+
+
+def wrong_deadlines(
+    now: int, leases: Iterable[Flags], time_left: Sequence[tuple[ClaimedJob, int]]
+) -> list[tuple[str, int, int, int]]:
+    """The leases whose deadline is no longer right, with the right one."""
     deadlines = {number: deadline or 0 for number, _, deadline in leases}
-    right = [(c, tx.now + left) for c, left in time_left if c.number in deadlines]
-    wrong = [(c.id, *c.fence, at) for c, at in right if abs(at - deadlines[c.number]) > DRIFT]
-    if wrong:
-        tx.execute(tx.sql.MOVE_DEADLINES, {"rows": as_json(sorted(wrong))})
+    right = [(c, now + left) for c, left in time_left if c.number in deadlines]
+    return sorted((c.id, *c.fence, at) for c, at in right if abs(at - deadlines[c.number]) > DRIFT)
+
+
+def beat_of(worker: str, leases: Iterable[Flags], workers: Sequence[Count]) -> Beat:
     quiet = any(id == worker and quiet_at is not None for id, _, quiet_at in workers)
     return Beat({id: n for id, n, _ in workers}, {number: bool(cancel) for number, cancel, _ in leases}, quiet)
 

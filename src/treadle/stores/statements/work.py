@@ -148,7 +148,7 @@ class Work:
     # A count that was broken by hand starts again: it must not stand still.
     BEAT = f"""
         UPDATE treadle.workers SET beats = CASE WHEN beats < {MOST} THEN beats + 1 ELSE 0 END, seen_at = :now,
-               stalled_at = CAST(:stalled_at AS bigint)
+               stalled_at = CAST(:now AS bigint) - CAST(:stalled_for AS bigint)
          WHERE id = :worker
     """
     BEATS = "SELECT id, beats, quiet_at FROM treadle.workers"

@@ -1,0 +1,106 @@
+"""The number of round trips to a PostgreSQL server: a proxy counts how often it answers after a request."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from tests.conformance.helpers import enlist, limit, new_job, put_many, take
+from tests.servers.proxy import Proxy
+from treadle.clock import SECOND
+from treadle.outcome import COMPLETED
+from treadle.stores.postgres.store import PostgresStore
+
+pytestmark = pytest.mark.only("postgresql")
+
+
+class Counter(Proxy):
+    """Counts the answers: the server is ready for the next request once after each."""
+
+    answers = 0
+
+    def from_server(self, message):
+        self.answers += message.kind == b"Z"
+        return message
+
+
+class CountingPooler(Counter):
+    """As a pooler does, it sends a cancel key of its own."""
+
+    def from_server(self, message):
+        message = super().from_server(message)
+        return message._replace(body=bytes(8)) if message.kind == b"K" else message
+
+
+@pytest.fixture(params=[Counter])
+def proxy(request, postgres_url):
+    with request.param(postgres_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy):
+    """A store whose connections are open, and whose statements are prepared."""
+    with closing(PostgresStore(proxy.url())) as store:
+        worker = enlist(store)
+        put_many(store, 10)
+        for claimed in [take(store, 1, worker=worker) for _ in range(10)]:
+            store.settle([(c, COMPLETED) for c in claimed])
+            store.beat(worker, [(c, 60 * SECOND) for c in claimed])
+        take(store, worker=worker)
+        yield store
+
+
+def round_trips(proxy, call):
+    before = proxy.answers
+    answer = call()
+    return proxy.answers - before, answer
+
+
+@pytest.mark.parametrize("types", [1, 5])
+def test_a_claim_takes_one(store, proxy, types):
+    """It looks, takes the most urgent jobs of all types, and returns when the next one is due."""
+    store.insert([new_job(f"type-{n % types}", priority=n % 2) for n in range(300)])
+
+    for wanted, found in (200, 200), (200, 100), (200, 0):
+        trips, claimed = round_trips(proxy, lambda wanted=wanted: take(store, wanted, worker="w1"))
+        assert (1, found) == (trips, len(claimed))
+        assert (claimed.due is None) is (found == wanted)
+
+
+def test_a_claim_with_limits_is_not_tried_in_one_again(store):
+    """It counts in a statement of its own, when it has locked them."""
+    limit(store, "noop", 3)
+    put_many(store, 5)
+
+    assert 3 == len(take(store, 5))
+    assert not store.database.cursors.may_claim_at_once()
+
+
+def test_a_settle_of_completed_jobs_takes_one(store, proxy):
+    put_many(store, 500)
+    claimed = take(store, 500)
+
+    assert (1, []) == round_trips(proxy, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
+
+
+def test_a_heartbeat_takes_one_and_another_if_deadlines_are_wrong(store, proxy):
+    put_many(store, 50)
+    claimed = take(store, 50, worker="w1", types={"noop": 60 * SECOND})
+
+    for left, trips in (60, 1), (90, 2):
+        beat = lambda left=left: store.beat("w1", [(c, left * SECOND) for c in claimed])  # noqa: E731
+        assert trips == round_trips(proxy, beat)[0]
+
+
+@pytest.mark.parametrize("proxy", [CountingPooler], indirect=True)
+def test_behind_a_pooler_each_has_a_begin_and_a_commit(store, proxy):
+    """Its sessions have not our settings."""
+    put_many(store, 50)
+    claimed = take(store, 50, worker="w1")
+
+    put_many(store, 50)
+    assert 3 == round_trips(proxy, lambda: take(store, 50, worker="w1"))[0]
+    assert 3 == round_trips(proxy, lambda: store.beat("w1"))[0]
+    assert (3, []) == round_trips(proxy, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
