@@ -22,6 +22,7 @@ from treadle import Treadle
 from treadle.errors import CommitUnknown, StoreBusy, StoreRefused, StoreUnusable
 from treadle.job import Status
 from treadle.outcome import COMPLETED
+from treadle.stores.postgres import sql
 from treadle.stores.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.only("postgresql")
@@ -120,6 +121,22 @@ def test_an_answer_that_does_not_say_whether_a_commit_happened_is_unknown(fresh,
         plant(code, AT_COMMIT, "treadle.finished")
         with pytest.raises(CommitUnknown, match=r"planted here.*check whether it happened"):
             settle_one(fresh, claimed, COMPLETED)
+
+
+def test_a_settle_and_a_heartbeat_wait_for_a_lock_no_longer_than_the_sessions_limit(fresh, monkeypatch):
+    assert "'10s'" in sql.SET_UP_SESSION
+    monkeypatch.setattr(sql, "SET_UP_SESSION", sql.SET_UP_SESSION.replace("'10s'", "'300ms'"))
+    worker = enlist(fresh)
+    claimed = put_and_take(fresh, worker=worker)
+    with psycopg.connect(fresh.url) as users:
+        users.execute("SELECT 1 FROM treadle.leases FOR UPDATE")
+        users.execute("SELECT 1 FROM treadle.workers FOR UPDATE")
+        for verb in (lambda: settle_one(fresh, claimed, COMPLETED), lambda: fresh.beat(worker)):
+            with pytest.raises(StoreBusy):
+                verb()
+
+    assert settle_one(fresh, claimed, COMPLETED)
+    assert {} == fresh.beat(worker).leases
 
 
 def test_an_enqueue_that_shares_a_commit_raises_an_error_of_treadle(fresh, plant):
