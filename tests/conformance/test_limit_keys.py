@@ -25,7 +25,9 @@ from treadle.codec import as_json
 from treadle.limits import LimitChange
 from treadle.outcome import COMPLETED, RELEASED, UNSTARTED, Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest, TypePolicy
+from treadle.stores.limiting import MOST_IN_VAIN
 from treadle.stores.parking import MOST_PARKED
+from treadle.stores.postgres.insert_claim_settle import Transitions
 
 PER_TENANT = Limit("api", concurrency=2, per="tenant")
 RATED = Limit("api", rate=Rate(1, per=10, burst=1), per="tenant")
@@ -376,6 +378,23 @@ def test_no_window_has_more_starts_than_burst_and_rate(store, clock, rate):
     assert most <= rate.count + rate.burst
     allowed = rate.burst + (clock() - began) / window * rate.count
     assert len(starts) >= 0.95 * min(allowed, 300) - 1
+
+
+@pytest.mark.only("postgresql")
+def test_a_claim_does_not_read_all_jobs_whose_keys_other_claims_have_locked(store, monkeypatch):
+    """Several claims that do would keep each other's keys locked, and none of them would take a job."""
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    put_many(store, 500, tenant="x")
+    reads, read = [], Transitions.limit_values
+    monkeypatch.setattr(Transitions, "limit_values", lambda tx, ids, paths: reads.append(ids) or read(tx, ids, paths))
+
+    with closing(by_hand(store)) as other:
+        other.execute("SELECT pg_advisory_xact_lock(hashtextextended('treadle api' || chr(31) || 'x', 0))")
+        claimed = take(store, 2)
+
+    assert ([], True) == (claimed, claimed.due.now)
+    assert MOST_IN_VAIN == len(reads)
+    assert 1 == len(take(store, 2))
 
 
 # A service that asks to come back later

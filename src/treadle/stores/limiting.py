@@ -29,6 +29,9 @@ from treadle.stores.transaction import Transaction
 
 SOON = 5_000
 """Microseconds after which a claim that could not lock a key is repeated."""
+MOST_IN_VAIN = 3
+"""Times that one claim goes on behind jobs that other claims have, or whose keys they have locked. There may be very
+many of them, and as long as this claim reads them, it keeps its own keys from the others."""
 MOST_OPENINGS = 200
 """Openings to which one claim comes."""
 
@@ -93,7 +96,11 @@ class LimitedClaim:
         """Keys of jobs that were claimed."""
         self._left: set[Key] = set()
         """Keys with a free place that a job did not take, because another key of it is full."""
-        self.parked = 0
+        self._parked = 0
+        self._in_vain = 0
+        """How often it read jobs that other claims have, or whose keys they have locked."""
+        self.is_over = False
+        """Whether the claim is to end here, though there is more."""
         self.again = False
         """Whether another claim should follow soon: there is more to park, or another claim has locked a key."""
 
@@ -195,9 +202,10 @@ class LimitedClaim:
         order.give_back(others)
         if parked:
             self._tx.execute(self._tx.sql.PARK_FOR, {"rows": as_json(parked)})
-        self.parked += len(parked)
-        if self.parked >= MOST_PARKED:  # others wait for this transaction
-            order.missing, self.again = 0, True
+        self._parked += len(parked)
+        self._in_vain += len(others) > len(parked)
+        if self._parked >= MOST_PARKED or self._in_vain >= MOST_IN_VAIN:  # others wait for this transaction
+            order.missing, self.again, self.is_over = 0, True, True
         return fitting
 
     def _read_keys(self, limited: dict[str, str]) -> dict[str, tuple[Key, ...]]:

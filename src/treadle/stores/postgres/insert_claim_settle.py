@@ -191,7 +191,7 @@ class Transitions(Transaction):
         for batch in order.batches(request.limit, slots, self.now):
             claimed += self._claim_batch(worker, request, order, batch)
             order.missing = request.limit - len(claimed)  # others may have been faster
-            if self._limited and self._limited.parked >= MOST_PARKED:  # the next claim goes on
+            if self._limited and self._limited.is_over:  # the next claim goes on
                 break
             if self.met_expired:  # there may be more of this priority
                 break
