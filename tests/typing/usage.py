@@ -49,6 +49,30 @@ async def async_with_context(ctx: Context, operation_id: str) -> None:
         connection.execute("…")
 
 
+async def pages_of(url: str, *, limit: int = 3) -> list[str]:
+    return [url] * limit
+
+
+def size_of(url: str) -> int:
+    return len(url)
+
+
+@td.job
+async def durable(ctx: Context, url: str) -> int:
+    assert_type(ctx.step("size", size_of, url), int)
+    assert_type(await ctx.astep("size", size_of, url), int)
+    assert_type(await ctx.astep("pages", pages_of, url, limit=2), list[str])
+    ctx.step("size", size_of, 1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await ctx.asleep("nap", timedelta(hours=1))
+    assert_type(await ctx.await_for("go", timeout=60), Any)
+    assert_type(await ctx.agather("parts", [bare.request("p1")]), list[Any])
+    assert_type(ctx.parents, list[Job])
+    parent = bare.enqueue("p1")
+    bare.using(after=[parent, parent.id, bare.request("p2")], if_failed="cancel").enqueue("p3")
+    bare.using(if_failed="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return 1
+
+
 def key_of(n: int) -> str:
     return f"key-{n}"
 
