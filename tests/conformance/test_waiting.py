@@ -22,7 +22,7 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from treadle.errors import BadOption, LeaseLost, WrongStatus
+from treadle.errors import BadOption, LeaseLost, StoreBusy, WrongStatus
 from treadle.job import ClaimedJob, Job, Status
 from treadle.outcome import Outcome, OutcomeKind
 from treadle.steps import NewStep
@@ -276,6 +276,66 @@ def test_steps_are_stored_under_the_lease(store: Any) -> None:
     (error,) = store.save_steps([(claimed, NewStep("c"))])
     assert isinstance(error, LeaseLost)
     assert len(store.steps(claimed.id)) == 2
+
+
+def test_jobs_and_signals_are_stored_with_their_step(store: Any) -> None:
+    claimed, other = put_and_take(store), put_and_take(store)
+    step = NewStep("a", follow_ups=(new_job("sub", origin=claimed.id),), signals=(NewSignal("go", "1"),))
+    assert store.save_steps([(claimed, step), (other, NewStep("b"))]) == [None, None]
+    assert store.save_steps([(claimed, step)]) == [None]  # the reply of the first one was lost
+    assert [one.type for one in take(store)] == ["sub"]
+    assert store.get_signal("go").value == 1
+    assert settle_one(store, claimed, FAILED)
+    late = NewStep("b", follow_ups=(new_job("late"),), signals=(NewSignal("late"),))
+    bad = NewStep("c", follow_ups=(new_job("child", after=("nonsense",)),))
+    errors = store.save_steps([(claimed, late), (other, NewStep("d")), (other, bad)])
+    assert [type(error) for error in errors] == [LeaseLost, type(None), BadOption]
+    assert (store.get_signal("late"), take(store)) == (None, [])
+    assert [step.name for step in store.steps(other.id)] == ["b", "d"]
+
+
+def test_how_jobs_have_ended(store: Any) -> None:
+    done, failed = finish(store, Outcome(OutcomeKind.COMPLETED, result="[1]")), finish(store, FAILED)
+    waiting = put(store)
+    found = store.ends([waiting.id, done.id, failed.id, new_job().id])
+    assert {id: (one.status, one.result) for id, one in found.items()} == {
+        waiting.id: (None, None),
+        done.id: ("completed", [1]),
+        failed.id: ("failed", None),
+    }
+
+
+@pytest.mark.only("postgresql")
+def test_a_settle_whose_signal_is_locked_is_set_aside_and_the_rest_goes_on(store: Any, users: Any) -> None:
+    first, second = put_and_take(store), put_and_take(store)
+    store.signal(NewSignal("go", "1"), users)
+    sends = Outcome(OutcomeKind.COMPLETED, signals=(NewSignal("go", "2"),))
+    settled = store.settle([(first, sends), (second, COMPLETED)])
+    assert ids(one for one, _ in settled.written) == [second.id]
+    assert ids(one for one, _ in settled.set_aside) == [first.id]
+    users.commit()
+    assert settle_one(store, first, sends)
+    assert store.get_signal("go").value == 1
+
+
+@pytest.mark.only("postgresql")
+def test_a_step_whose_signal_is_locked_does_not_hold_up_others(store: Any, users: Any) -> None:
+    first, second = put_and_take(store), put_and_take(store)
+    store.signal(NewSignal("go", "1"), users)
+    sends = first, NewStep("a", signals=(NewSignal("go", "2"),))
+    locked, stored = store.save_steps([sends, (second, NewStep("a"))])
+    assert (type(locked), stored) == (StoreBusy, None)
+    users.commit()
+    assert store.save_steps([sends]) == [None]
+
+
+def test_a_follow_up_whose_parent_is_gone_waits(store: Any) -> None:
+    parent, claimed = finish(store, COMPLETED), put_and_take(store)
+    child = new_job("child", after=(parent.id,))
+    store.delete(parent.id)
+    assert settle_one(store, claimed, Outcome(OutcomeKind.COMPLETED, follow_ups=(child,)))
+    assert take(store) == []
+    assert store.get(child.id).status is Status.BLOCKED
 
 
 def test_attempts_before_the_last_new_step_no_longer_count(store: Any) -> None:

@@ -155,6 +155,31 @@ def test_a_producer_has_schedules_of_its_tenants(place, store):
     td.close()
 
 
+def test_a_producer_sends_signals_of_its_tenants(place, store):
+    td = Treadle(place.url("producer"))
+    for tenant in ("acme", "other"):
+        assert td.signal("go", tenant, tenant=tenant).value == tenant
+    assert td.signal("go", "again", tenant="acme").value == "acme"
+    assert td.get_signal("go", tenant="other").value == "other"
+    assert td.get_signal("go") is None
+    with psycopg.connect(place.url("producer")) as mine:
+        td.signal("mine", 1, tenant="acme", connection=mine)
+        assert mine.execute("SELECT * FROM treadle.signals").fetchall() == []  # it names no tenant afterwards
+    assert store.get_signal("mine", "acme").value == 1
+    with pytest.raises(StoreUnusable, match="row-level security"):
+        td.signal("none")
+    td.close()
+
+
+def test_a_producer_enqueues_behind_parents_of_its_tenant(place, store):
+    td = Treadle(place.url("producer"))
+    parent, others = td.enqueue("a", tenant="acme"), td.enqueue("a", tenant="other")
+    assert td.enqueue("b", tenant="acme", after=parent).status == "blocked"
+    with pytest.raises(BadOption, match="there is no such job"):
+        td.enqueue("b", tenant="acme", after=others)
+    td.close()
+
+
 # In the user's own transaction
 
 

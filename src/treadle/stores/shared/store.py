@@ -347,13 +347,9 @@ class SQLStore(ABC, Generic[D]):
 
     def signal(self, new: NewSignal, connection: Any = None) -> Signal:
         if connection is None:
-            return self.database.write("other", self._signal, new)
+            return self.database.write("other", waiting.signal, new)
         with self._within(connection) as tx:
-            return self._signal(tx, new)
-
-    def _signal(self, tx: Transaction, new: NewSignal) -> Signal:
-        tx.act_for(new.tenant)
-        return waiting.signal(tx, new)
+            return waiting.signal(tx, new)
 
     # Batches
 

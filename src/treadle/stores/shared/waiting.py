@@ -130,6 +130,7 @@ def waits(tx: Transaction, id: str) -> list[Wait]:
 
 def signal(tx: Transaction, new: NewSignal) -> Signal:
     """Store a signal, unless there is one of its name. Return the one that counts."""
+    tx.act_for(new.tenant)
     row = {"tenant": new.tenant, "name": new.name}
     if tx.execute(tx.sql.ADD_SIGNAL, {**row, "value": new.value, "by": new.by, "now": tx.now}).fetchall():
         arrive(tx, [(tx.now, "signal", new.tenant, new.name)])
@@ -139,6 +140,7 @@ def signal(tx: Transaction, new: NewSignal) -> Signal:
 
 
 def get_signal(tx: Transaction, name: str, tenant: str = "") -> Signal | None:
+    tx.act_for(tenant)
     row = tx.execute(tx.sql.SIGNAL, {"tenant": tenant, "name": name}).fetchone()
     if row is None:
         return None
