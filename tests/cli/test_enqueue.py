@@ -108,6 +108,9 @@ def test_run_at_is_an_iso_time(as_json):
         ["--dedupe", "k", "--dedupe-mode", "debounce", "--dedupe-wait", "5", "--dedupe-at-most", "9", "--in", "3"],
         ["--dedupe", "k", "--dedupe-period", "1h"],
         ["--queue", ""],
+        ["--after", "nonsense"],
+        ["--after", "01890000-0000-7000-8000-000000000000"],
+        ["--if-failed", "never"],
         ["--wait", "--timeout", "0"],
     ],
     ids=" ".join,
@@ -123,6 +126,13 @@ def test_a_second_job_with_the_same_key_is_the_first(treadle):
     second = treadle("enqueue", "mail", "--dedupe", "k")
     assert first.stdout == second.stdout
     assert "is already pending" in second.stderr
+
+
+def test_a_job_waits_for_its_parents(treadle, td):
+    parents = [treadle("enqueue", "mail").stdout.strip() for _ in range(2)]
+    child = treadle("enqueue", "mail", "--after", parents[0], "--after", parents[1], "--if-failed", "run")
+    assert "blocked until its parents have ended" in child.stderr
+    assert {(wait.what, wait.if_failed) for wait in td.waits(child.stdout.strip())} == {(id, "run") for id in parents}
 
 
 def test_a_second_job_replaces_the_first(treadle, td):

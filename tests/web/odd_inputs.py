@@ -139,7 +139,7 @@ FORM |= {"name": "mail", "type": "odd"}
 PAUSE = {"queue": "mail", "type": None, "tenant": None, "reason": None, "until": None}
 OF_JOBS = (
     *("payload", "queue", "priority", "tenant", "subject", "max_attempts", "delay", "run_at", "start_within"),
-    *("dedupe", "id"),
+    *("dedupe", "id", "after", "if_failed"),
 )
 OF_BODIES: dict[str, dict[str, Any]] = {
     "/api/jobs": {"type": "odd", **dict.fromkeys(OF_JOBS)},

@@ -343,6 +343,15 @@ def test_a_job_over_http_may_expire(client: TestClient, td: Treadle) -> None:
         problem(client.post("/api/jobs", json={"type": "a", "start_within": wrong}), 400, "bad-request")
 
 
+def test_a_job_over_http_waits_for_its_parents(client: TestClient) -> None:
+    parent = client.post("/api/jobs", json={"type": "a"}).json()["id"]
+    sent = {"type": "b", "after": [parent], "if_failed": "cancel"}
+    assert client.post("/api/jobs", json=sent).json()["status"] == "blocked"
+    problem(client.post("/api/jobs", json={**sent, "if_failed": "never"}), 400, "bad-request")
+    for wrong in ("nonsense", "01890000-0000-7000-8000-000000000000"):
+        problem(client.post("/api/jobs", json={**sent, "after": [wrong]}), 400, "bad-option")
+
+
 def test_json_becomes_what_the_handler_takes(client: TestClient, td: Treadle) -> None:
     @td.job
     def remind(at: datetime) -> None: ...

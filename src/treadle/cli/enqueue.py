@@ -17,8 +17,9 @@ from treadle.cli.output import AFTER_HOLDER, pretty
 from treadle.dedupe import MODES, UNTIL, Dedupe
 from treadle.diagnosis import alive, why_unserved
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
-from treadle.job import Job
+from treadle.job import Job, Status
 from treadle.redact import Redactor
+from treadle.waits import IF_FAILED
 
 HELP = """Store a job of TYPE, and print its id.
 
@@ -45,13 +46,17 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.option("--dedupe-at-most", type=duration, help="debounce: start this long after the first call.")
 @click.option("--dedupe-period", type=duration, help="throttle: one job in this time.")
 @click.option("--max-attempts", type=int, help="How often it may run.")
+@click.option("--after", metavar="ID", multiple=True, help="Start it when this job has completed; may be repeated.")
+@click.option(
+    "--if-failed", type=click.Choice(IF_FAILED), help="If one of those fails: hold it (default), cancel or run it."
+)
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=duration, default="60s", show_default=True, help="How long to wait.")
 @click.option("-a", "--app", metavar="MODULE:NAME", help=APP, **REMEMBERED)
 @reveals
 def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, **options: Any) -> None:
     treadle = load_app(shared, shared.app) if shared.app else database(shared, create=True)
-    given = with_dedupe({name: value for name, value in options.items() if value is not None})
+    given = with_dedupe({name: value for name, value in options.items() if value not in (None, ())})
     request = treadle.request(type, parse_payload(pairs), **given)
     [job] = treadle.enqueue_many([request])
     if job.id == request.id:
@@ -103,6 +108,7 @@ def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
     """Say where the job is, and whether a worker can run it."""
     now = datetime.now(UTC)
     when = f"due {AFTER_HOLDER if job.waits_for_key else units.format_relative(max(job.run_at, now), now)}"
+    when = "blocked until its parents have ended" if job.status is Status.BLOCKED else when
     how = f"is already {job.status}: it has the same key" if existed else f"stored in queue {job.queue}, {when}"
     shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}", (f"\n  in {app.store.where}", "dim"))
     try:

@@ -23,8 +23,9 @@ SHOWN = 5
 def drain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: float = 30) -> TickReport:
     """Run everything that is due, in this process: the jobs, their follow-ups, and retries that are due already.
 
-    A retry or a snooze that is due later waits: advance the clock, and drain again. Handlers declared with
-    `run="process"` run in this process too, so that they see what the test has patched.
+    A retry, a snooze or a sleep that is due later waits: advance the clock, and drain again. So does a job that waits
+    for a signal, until you send it. Handlers declared with `run="process"` run in this process too, so that they see
+    what the test has patched.
 
     Raises AssertionError, with all tracebacks, if the last run of a job here failed. With `raising=False` the report
     says how many failed, and `td.attempts(id)` says why. Reaching `max_jobs` (does a job enqueue itself?) or

@@ -19,6 +19,7 @@ from treadle.job import Attempt, Job, NewJob
 from treadle.lineage import MOST_RELATED, Lineage
 from treadle.reasons import Why
 from treadle.views import JobPage, LogPage
+from treadle.waits import IfFailed
 from treadle.web.api import new_types
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Request, Response, Route, get, post
@@ -109,6 +110,10 @@ class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     start_within: Annotated[float, Meta(ge=0.001, le=10**10)] | UnsetType = UNSET
     """Seconds after its run_at. If it is not started by then, it is cancelled."""
     dedupe: Annotated[str, Meta(min_length=1)] | bool | DedupeIn | UnsetType = UNSET
+    after: list[str] | UnsetType = UNSET
+    """The ids of its parents: the jobs that have to complete before it starts."""
+    if_failed: IfFailed | UnsetType = UNSET
+    """What becomes of it if one of them fails."""
 
 
 def filter_of(request: Request) -> Filter:
