@@ -39,7 +39,7 @@ from treadle.dedupe import rule_text
 from treadle.errors import KeyHeld, WrongStatus
 from treadle.ids import id_at
 from treadle.job import ClaimedJob, Reschedule, Status, Suspicion, can_retry
-from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
+from treadle.outcome import COMPLETED, UNSTARTED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
 from treadle.stores.base import TypePolicy
@@ -203,7 +203,8 @@ class StoreMachine(RuleBasedStateMachine):
         suspicion = k.suspicion if outcome.suspicion is None else outcome.suspicion
         run_at = k.run_at if kind is OutcomeKind.RELEASED else self.clock() + outcome.delay
         snoozes = k.snoozes + (kind is OutcomeKind.SNOOZED)
-        k = replace(k, suspicion=suspicion, run_at=run_at, snoozes=snoozes)
+        start_by = None if outcome.started else k.start_by
+        k = replace(k, suspicion=suspicion, run_at=run_at, snoozes=snoozes, start_by=start_by)
         self.jobs[id] = replace(k, status=Status.PENDING, worker="")
 
     # What happens
@@ -303,7 +304,6 @@ class StoreMachine(RuleBasedStateMachine):
             self.jobs[c.id] = replace(
                 k, status=Status.PROCESSING, attempts=k.attempts + 1, worker=worker, number=c.number, ended_by=None
             )
-            self.jobs[c.id] = replace(self.jobs[c.id], start_by=None)
         self.leases += claimed
 
     def late(self) -> set[str]:
@@ -369,7 +369,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(held) == self.store.declare_dead(name, "crash", started=started, outside=outside)
 
         for id, k in held.items():
-            self.end(id, self.after_crash(k, len(started) == 1, outside) if k.number in started else RELEASED)
+            self.end(id, self.after_crash(k, len(started) == 1, outside) if k.number in started else UNSTARTED)
         self.workers[worker] = enlist(self.store, f"{name}'")
 
     def after_crash(self, k: Known, alone: bool, outside: bool) -> Outcome:
