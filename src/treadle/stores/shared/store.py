@@ -7,10 +7,10 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
@@ -45,46 +45,17 @@ from treadle.stores.shared import (
     waiting,
     web_records,
 )
+from treadle.stores.shared.verbs import moves, reads, writes
 from treadle.stores.transaction import Connections, Insert, KeysLocked, Steps, Transaction
 from treadle.waits import NewSignal, Signal
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Verb = Callable[Concatenate["SQLStore[Any]", P], T]
 
 log = logging.getLogger("treadle")
 
 
 D = TypeVar("D", bound=Connections)
-
-
-def reads(pool: str, steps: Steps[P, T]) -> Verb[P, T]:
-    """A verb that takes these steps, which only read."""
-
-    def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        database: Connections = store.database
-        return database.read(pool, steps, *args, **kwargs)
-
-    return verb
-
-
-def writes(pool: str, steps: Steps[P, T]) -> Verb[P, T]:
-    """A verb that takes these steps in one transaction."""
-
-    def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        database: Connections = store.database
-        return database.write(pool, steps, *args, **kwargs)
-
-    return verb
-
-
-def moves(pool: str, steps: Steps[P, T]) -> Verb[P, T]:
-    """A verb that moves jobs in one transaction, though the rows of one of them were broken by hand."""
-
-    def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return store.move(pool, steps, *args, **kwargs)
-
-    return verb
 
 
 class SQLStore(ABC, Generic[D]):
