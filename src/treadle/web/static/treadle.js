@@ -264,4 +264,6 @@
   if ($("#keys")) $("#keys").checked = keep.get("keys") !== "off";
   settle(); tick(); zone(); connect(); show();
   setInterval(() => { if (!document.hidden) tick(); }, 1000);
+  // Progress and logs of a running job: not every database tells of them.
+  setInterval(() => { if (!document.hidden && connected && !kept() && $("[data-follow]")) hint(); }, 2000);
 })();
