@@ -285,6 +285,8 @@ class RunSteps:
         self._run.has_stored_step()
 
     def _next(self, step: NewStep) -> NewStep:
+        if step.kind == "gathered":  # it takes the place of its "gather"
+            return step
         with self._lock:
             self._count += 1
             return msgspec.structs.replace(step, position=self._count)

@@ -441,6 +441,25 @@ def test_results_that_are_too_large_for_a_step_are_read_again(td: Treadle) -> No
     assert [step.kind for step in td.steps(job.id)] == ["gather"]
 
 
+def test_steps_after_a_gather_keep_their_order(td: Treadle) -> None:
+    @td.job
+    def sub() -> None: ...
+
+    @td.job(backoff=[0])
+    def gathers(ctx: Context) -> None:
+        ctx.gather("subs", [sub.request()])
+        ctx.step("z", int)
+        if ctx.attempt == 1:
+            raise ValueError("again")
+        ctx.step("a", int)
+
+    job = gathers.enqueue()
+    drain(td, raising=False)
+    assert names(td, job) == ["subs", "z", "a"]
+    td.retry(job.id, from_step="a")
+    assert names(td, job) == ["subs", "z"]
+
+
 def test_a_gather_refuses_what_it_cannot_wait_for(td: Treadle) -> None:
     @td.job
     def sub() -> None: ...
