@@ -26,7 +26,7 @@ from treadle import Treadle
 ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
 """Seconds after which a demo gives up. The longest takes a tenth of it."""
-STYLES = {"completed": "green", "failed": "red", "pending": "cyan", "processing": "blue"}
+STYLES = {"completed": "green", "failed": "red", "pending": "cyan", "processing": "blue", "blocked": "magenta"}
 
 
 class Screen:
@@ -71,7 +71,7 @@ class Screen:
     def serve(self, app: str, port: int, **environment: str) -> subprocess.Popen[bytes]:
         """Start a web server with an ASGI app, and return when it answers."""
         process = self.start("uvicorn", app, "--port", str(port), "--log-level", "warning", **environment)
-        self._until(lambda: _answers(port), process)
+        self.until(lambda: _answers(port), process)
         return process
 
     def dashboard(self, port: int) -> str:
@@ -148,7 +148,7 @@ class Screen:
 
     # Waiting
 
-    def _until(self, look: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    def until(self, look: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not look():
             self._check(process)
@@ -164,7 +164,7 @@ class Screen:
 
 
 def all_ended(counts: Counter[str]) -> bool:
-    return not counts["pending"] and not counts["processing"]
+    return not any(counts[status] for status in ("pending", "processing", "blocked"))
 
 
 def free_port() -> int:
