@@ -17,7 +17,7 @@ from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob
-from treadle.outcome import OutcomeKind
+from treadle.outcome import COMPLETED
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import LOOKED_AT, Cursors
 from treadle.stores.postgres import at_once_sql as sql
@@ -83,8 +83,9 @@ def settle(database: Database, ended: Sequence[LeaseOutcome]) -> Settled | None:
 
 def _is_simple(one: LeaseOutcome) -> bool:
     claimed, outcome = one
-    follows = claimed.keyed or claimed.limited or outcome.follow_ups or outcome.signals
-    return outcome.kind is OutcomeKind.COMPLETED and outcome.result is None and outcome.holds is None and not follows
+    if claimed.keyed or claimed.limited or claimed.batch is not None:
+        return False
+    return outcome is COMPLETED or outcome == COMPLETED
 
 
 def beat(database: Database, worker: str, stalled_for: int) -> tuple[int, list[Flags], list[Count]]:
