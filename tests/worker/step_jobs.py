@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from treadle import Context, JobFailed, Treadle
@@ -124,5 +123,5 @@ def dies_after_each_step(ctx: Context, path: str) -> int:
     return ctx.attempt
 
 
-def handlers(name: str) -> Iterator[str]:
-    return (f"{name}_{kind}" for kind in KINDS)
+def handlers(name: str) -> list[str]:
+    return [f"{name}_{kind}" for kind in KINDS]

@@ -224,7 +224,7 @@ def test_a_value_that_would_not_round_trip_is_refused_with_the_fix(td: Treadle) 
     ("options", "error", "text"),
     [
         ({"priorty": 1}, UnknownOption, "did you mean 'priority'"),
-        ({"colour": 1}, UnknownOption, "known options: connection, dedupe, delay"),
+        ({"colour": 1}, UnknownOption, "known options: after, connection, dedupe, delay"),
         ({"delay": -1}, BadOption, "0 or more"),
         ({"delay": 1, "run_at": datetime.now(UTC)}, BadOption, "either delay or run_at"),
         ({"run_at": 17}, BadOption, "for seconds from now use delay"),
