@@ -18,7 +18,7 @@ from tests.conformance.helpers import check_consistency
 from tests.eventually import eventually
 from tests.worker import step_jobs
 from tests.worker.helpers import ended, now, place, working
-from treadle import Context, Job, LeaseLost, Status, Treadle
+from treadle import Context, Dedupe, Job, LeaseLost, Status, Treadle
 from treadle.errors import BadOption, BadStep, TransactionOver
 from treadle.stores import open_store
 from treadle.testing import ManualClock, drain
@@ -529,6 +529,10 @@ def test_a_follow_up_can_wait_for_another(td: Treadle) -> None:
         ({"after": 1}, "after=1: a job, a request, the id of a job, or a list of these"),
         ({"after": ["nonsense"]}, "after='nonsense': a job, a request"),
         ({"if_failed": "never"}, "if_failed='never': choose from hold, cancel, run"),
+        (
+            {"after": "01890000-0000-7000-8000-000000000000", "dedupe": Dedupe("k", mode="replace")},
+            "after='01890000-0000-7000-8000-000000000000': a job that may replace another waits for that one",
+        ),
     ],
 )
 def test_bad_dependencies_are_refused(td: Treadle, options: Any, expected: str) -> None:
