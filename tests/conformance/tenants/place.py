@@ -78,8 +78,6 @@ def as_producer(place: Place, tenant: str | None) -> Iterator[psycopg.Connection
 
 
 FILL = (
-    "INSERT INTO treadle.batches VALUES (:tenant, 'import', NULL, NULL, 0, NULL, NULL, 0)",
-    "INSERT INTO treadle.batch_counts VALUES (:tenant, 'import', 1, 0, 0, 0)",
     "INSERT INTO treadle.logs VALUES (CAST(:id AS uuid), :tenant, 1, 1, 1, 0, 'INFO', 'fetched')",
     "INSERT INTO treadle.arrivals (at, kind, tenant, what) VALUES (1152921504606846976, 'signal', :tenant, 'approved')",
 )
