@@ -65,7 +65,7 @@ def check_slots_of_keys(place: Place, faults: Callable[[], AbstractContextManage
         filling += [spell.seconds for spell, _ in after]
         time[limit] += steady
         busy[limit] += steady and steady * usage.used(runs, killed, [spell for _, spell in after], limit)
-    shares = {limit: busy[limit] / time[limit] for limit in KEYED}
+    shares = {limit: busy[limit] / time[limit] if time[limit] else 0.0 for limit in KEYED}  # 0: never all in use
     print(
         f"{len(place.runs())} runs of {3 * tenants} keys, {len(kills)} kills, {len(restarts)} restarts: in use "
         f"{', '.join(f'{share:.1%} of {limit}' for limit, share in shares.items())}; until all were: {summary(filling)}"
