@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from treadle import clock, codec
-from treadle.batch import NewBatch
+from treadle.batch import NewBatch, refuse_rejects
 from treadle.context import Run, caller, current_run, current_step
 from treadle.errors import BadOption, BadPayload, BadStep, JobFailed, NotJSON, PayloadTooLarge, StoreBusy, StoreUnusable
 from treadle.group_commit import GroupCommit, warn_if_on_loop
@@ -237,6 +237,9 @@ class RunSteps:
             raise BadOption("gather", request, "a list of requests: [ocr.request(page=1), …]")
         if request.tenant != claimed.tenant:
             raise BadOption("tenant", request.tenant, f"a subjob has the tenant of its job: {claimed.tenant!r}")
+        if claimed.id in request.after:
+            raise BadOption("after", claimed.id, "this job waits for its subjobs, so that none can wait for it")
+        refuse_rejects("gather", [request])
         return request.started_by(claimed.id)
 
     def _begin_wait(self, name: str) -> str:

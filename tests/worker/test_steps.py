@@ -465,14 +465,22 @@ def test_a_gather_refuses_what_it_cannot_wait_for(td: Treadle) -> None:
     def sub() -> None: ...
 
     @td.job(max_attempts=1)
-    def gathers(ctx: Context, tenant: bool) -> None:
-        ctx.gather("subs", [sub.using(tenant="acme").request()] if tenant else ["sub"])  # type: ignore[list-item]
+    def gathers(ctx: Context, which: str) -> None:
+        requests: dict[str, list[Any]] = {
+            "tenant": [sub.using(tenant="acme").request()],
+            "type": ["sub"],
+            "after": [sub.using(after=ctx.id).request()],
+            "dedupe": [sub.using(dedupe=Dedupe("k", mode="reject")).request()],
+        }
+        ctx.gather("subs", requests[which])
 
-    jobs = [gathers.enqueue(tenant=tenant) for tenant in (True, False)]
+    jobs = [gathers.enqueue(which=which) for which in ("tenant", "type", "after", "dedupe")]
     drain(td, raising=False)
     assert [error_of(td, job).partition(": ")[2] for job in jobs] == [
         "tenant='acme': a subjob has the tenant of its job: ''",
         "gather='sub': a list of requests: [ocr.request(page=1), …]",
+        f"after='{jobs[2].id}': this job waits for its subjobs, so that none can wait for it",
+        "gather='reject': nobody gets the error when it is stored; choose another dedupe mode",
     ]
 
 
