@@ -25,6 +25,7 @@ from treadle import stores
 from treadle.stores import claim_order as cursor
 from treadle.stores.base import Store
 from treadle.stores.libsql.store import LibSQLStore
+from treadle.stores.postgres import connection as postgres
 from treadle.stores.postgres.store import PostgresStore
 from treadle.stores.sqlite.store import SQLiteStore
 
@@ -39,6 +40,7 @@ STORES: Mapping[str, type[Any]] = {"sqlite": SQLiteStore, "postgresql": Postgres
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "by_hand: the test breaks rows by hand, so its records need not be consistent")
+    config.addinivalue_line("markers", "own_connections: the test is about the connections of a store")
     config.addinivalue_line("markers", "only(store, …): the test covers something that only these stores have")
     config.addinivalue_line("markers", "needs(attribute): the test covers stores that have this ability")
 
@@ -136,6 +138,23 @@ def new_url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
 def cheap_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a claim always look at everything first. Otherwise, what it finds would depend on the load of the machine."""
     monkeypatch.setattr(cursor, "CHEAP", 1e9)
+
+
+@pytest.fixture(autouse=True)
+def few_connections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the pools of a store share what is idle: each new connection takes 8 ms of the server, and a test would need
+    five. The most that a pool may have stays. A test marked `own_connections` has the pools of the product."""
+    if request.node.get_closest_marker("own_connections"):
+        return
+    make = postgres.Database.__init__
+
+    def make_sharing(database: postgres.Database, *args: Any) -> None:
+        make(database, *args)
+        for pool in database._pools.values():
+            pool.idle = database._pools["read"].idle
+
+    monkeypatch.setattr(postgres.Database, "__init__", make_sharing)
+    monkeypatch.setattr(postgres, "KEPT", 8)
 
 
 @pytest.fixture

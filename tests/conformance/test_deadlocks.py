@@ -26,6 +26,7 @@ from tests.conformance.helpers import (
 )
 from tests.conformance.test_dedupe_modes import DEBOUNCE, REJECT, REPLACE, STARTED, call, keyed
 from tests.eventually import eventually
+from tests.servers.databases import RESETTING
 from treadle import Dedupe, Limit, Rate, clock
 from treadle.clock import SECOND
 from treadle.codec import as_json
@@ -188,9 +189,12 @@ class Storm:
 
 def deadlocks(url: str) -> int:
     """How many the server has counted. A session reports its own at its end, at the latest."""
-    others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    others = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+        f" AND pid <> pg_backend_pid() AND application_name <> '{RESETTING}'"
+    )
     with closing(psycopg.connect(url, autocommit=True)) as connection:
-        eventually(lambda: not connection.execute(f"{others} AND backend_type = 'client backend'").fetchall())
+        eventually(lambda: not connection.execute(others).fetchall())
         [count] = connection.execute(
             "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
         ).fetchone() or (-1,)

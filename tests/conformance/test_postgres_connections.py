@@ -13,7 +13,7 @@ from treadle.job import Status
 from treadle.outcome import COMPLETED
 from treadle.stores.postgres.store import PostgresStore
 
-pytestmark = pytest.mark.only("postgresql")
+pytestmark = [pytest.mark.only("postgresql"), pytest.mark.own_connections]
 
 END_OTHERS = (
     "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = current_database() AND pid <> %s"

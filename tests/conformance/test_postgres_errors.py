@@ -25,7 +25,7 @@ from treadle.outcome import COMPLETED
 from treadle.stores.postgres import sql
 from treadle.stores.postgres.store import PostgresStore
 
-pytestmark = pytest.mark.only("postgresql")
+pytestmark = [pytest.mark.only("postgresql"), pytest.mark.own_connections]
 
 PLANT = """
 CREATE FUNCTION planted() RETURNS trigger LANGUAGE plpgsql AS
