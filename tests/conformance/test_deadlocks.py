@@ -24,7 +24,7 @@ from tests.conformance.helpers import (
     new_job,
     put_and_take,
 )
-from tests.conformance.test_dedupe_modes import DEBOUNCE, REJECT, REPLACE, STARTED, call, keyed
+from tests.conformance.keyed_jobs import DEBOUNCE, REJECT, REPLACE, STARTED, call, keyed
 from tests.eventually import eventually
 from tests.servers.databases import RESETTING
 from treadle import Dedupe, Limit, Rate, clock

@@ -25,7 +25,7 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from tests.conformance.test_dedupe_modes import DEBOUNCE, REJECT, REPLACE, STARTED, THROTTLE, call, keyed
+from tests.conformance.keyed_jobs import DEBOUNCE, REJECT, REPLACE, STARTED, THROTTLE, call, keyed
 from tests.eventually import eventually
 from treadle import Treadle, clock
 from treadle.errors import KeyHeld, StoreBusy

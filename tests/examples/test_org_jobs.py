@@ -125,7 +125,7 @@ def test_the_four_statuses(repository: JobsRepository, clock: ManualClock) -> No
 
 
 def test_jobs_are_found_by_status_and_time_and_by_type_and_status(repository: JobsRepository) -> None:
-    """The two indexes; that they are used is tests/conformance/test_postgres_plans.py and test_sqlite_plans.py."""
+    """The two indexes; that they are used is tests/conformance/postgres_plans and test_sqlite_plans.py."""
     for n in range(3):
         repository.enqueue("call_partner", payload={"partner": str(n)})
     repository.claim(1)

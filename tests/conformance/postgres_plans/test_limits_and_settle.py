@@ -1,0 +1,88 @@
+"""The plans of limits and of settling."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.conformance.postgres_plans.database import BATCH, ENDED, LATER, MOST, RUNNING
+from tests.conformance.postgres_plans.plan import check
+from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.postgres import insert_claim_settle_sql as hot
+from treadle.stores.postgres.connection import Transaction
+
+KEY_USES = Transaction.sql.KEY_USES.format(keys=Transaction.sql.KEYS, unit=Transaction.sql.UNIT)
+SOME_KEYS = [("api", f"key-{ENDED + 1 + n}") for n in range(BATCH)]
+
+
+def waiting(explain, n=BATCH):
+    rows = explain.connection.execute("SELECT id::text FROM treadle.ready ORDER BY id LIMIT %s", [n]).fetchall()
+    return [id for [id] in rows]
+
+
+def test_a_limited_type_is_counted_in_the_leases_only(explain):
+    """There are as many leases as running jobs."""
+    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("type:limited", "")])})
+
+    assert plan.rows <= RUNNING + MOST, plan
+    assert {"leases"} >= set(plan.sequential), plan
+
+
+def test_the_use_of_keys_is_found_by_key(explain):
+    check(explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps(SOME_KEYS)}))
+
+
+def test_candidates_are_locked_leased_and_parked_by_their_ids(explain):
+    some = {"ids": json.dumps(waiting(explain)), "now": LATER}
+    check(explain(hot.LIMIT_VALUES, {**some, "paths": '[["a", "b"]]'}))
+    parked = json.dumps([(id, "limit:api\x1facme") for id in waiting(explain)])
+    check(explain(Transaction.sql.PARK_FOR, {"rows": parked}), 4 * BATCH)
+    worker = {"worker": "w1", "timeouts": "{}", "token": 1}
+    check(explain(hot.INSERT_LEASES_OF, {**some, **worker}), 4 * BATCH)
+
+
+def test_openings_are_found_by_their_time_and_key(explain):
+    check(explain(Transaction.sql.OPENINGS, {"now": LATER, "most": BATCH}))
+    rows = json.dumps([(*key, LATER + 1, "limit:api") for key in SOME_KEYS])
+    check(explain(Transaction.sql.ADD_OPENINGS, {"rows": rows, "now": LATER}))
+    check(explain(Transaction.sql.NEXT_OPENING, {}))
+    check(explain(Transaction.sql.EMPTY_BUCKETS, {"keys": json.dumps(SOME_KEYS)}))
+
+
+def test_rows_that_are_parked_for_keys_are_found_by_jumps(explain):
+    explain.connection.execute("UPDATE treadle.ready SET parked = 'limit:' || tenant WHERE queue < 'queue-5'")
+    rows = json.dumps([("limit:acme", 3), ("limit:none", 3)])
+    check(explain(Transaction.sql.UNPARK_KEYS, {"rows": rows, "most": 3}), 10 * BATCH)
+
+
+def test_released_keys_are_found_by_the_jobs(explain, held):
+    ids = json.dumps([id for id, _ in held])
+    [release] = Transaction.sql.RELEASE_LIMITS
+    check(explain(release, {"ids": ids, "keyed": ids, "now": LATER}), 3 * BATCH)
+
+
+# Settle
+
+
+def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
+    ids, numbers = [id for id, _ in held], [number for _, number in held]
+
+    plan = explain(hot.COMPLETE, {"ids": ids, "numbers": numbers, "tokens": [1] * BATCH, "now": LATER})
+
+    check(plan)
+    assert BATCH - 1 == plan.taken("leases"), plan
+
+
+@pytest.mark.parametrize("status", ["failed", None], ids=["ended", "waiting again"])
+def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
+    rows = json.dumps([(id, n, 1, status, 1, None, "e", LATER, 0, None, "failed", "t", 1, "") for id, n in held])
+
+    plan = explain(hot.SETTLE, {"rows": rows, "now": LATER})
+
+    check(plan)
+    assert BATCH - 1 == plan.taken("leases"), plan
+
+
+def test_dedupe_keys_are_released_by_job_id(explain, held):
+    check(explain(hot.RELEASE_KEYS, {"ids": json.dumps([id for id, _ in held]), "now": 0}))

@@ -1,0 +1,180 @@
+"""The plans of lists, statistics and deletions."""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import pytest
+
+from tests.conformance.postgres_plans.database import BATCH, FIRST, LATER, MIDDLE, MOST
+from tests.conformance.postgres_plans.plan import check
+from treadle.filters import Filter, parse
+from treadle.ids import first_id_of
+from treadle.job import Status
+from treadle.stores.postgres import insert_claim_settle_sql as hot
+from treadle.stores.postgres.connection import Transaction
+from treadle.stores.shared import search
+
+
+class Asking:
+    """A stand-in for a transaction that records the statements."""
+
+    sql = Transaction.sql
+    now = FIRST
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def execute(self, statement: str, parameters: Any = None) -> Found:
+        if parameters and "OFFSET" not in statement:  # the extent of a search is a walk of that length in the index
+            self.asked.append((statement, dict(parameters)))
+        return Found()
+
+
+class Found(list[Any]):
+    def fetchall(self) -> list[Any]:
+        return []
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Filter(),
+        *(Filter(statuses=(status,)) for status in Status if status is not Status.CANCELLED),
+        Filter(statuses=(Status.PENDING, Status.FAILED)),
+        Filter(tenants=("acme",)),
+        Filter(tenants=("acme",), statuses=(Status.PENDING,)),
+        Filter(subjects=("call-0",)),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("before", [None, MIDDLE], ids=["first page", "later page"])
+def test_a_page_is_read_in_order_and_the_scan_ends_with_it(explain, wanted, before):
+    asking = Asking()
+    search.jobs(asking, wanted, BATCH - 1, None if before is None else first_id_of(before))
+
+    explain.connection.execute(hot.PLAN_BY_INDEX)
+    assert asking.asked
+    for statement, parameters in asking.asked:
+        check(explain(statement, parameters), 6 * BATCH)  # a job, and up to three tables where it may be
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type:type-1",
+        "type:type-1 tenant:acme",
+        "type:type-1 subject:call-0",
+        "type:type-1 since:2026-09-21T13:35",
+        "type:type-1 status:pending",
+        "type:type-1 status:processing",
+        "type:type-1 status:failed",
+        "type:type-1 status:completed",
+        "status:retrying",
+    ],
+)
+def test_the_extent_of_a_search_is_found_by_a_walk_over_ids(explain, text, monkeypatch):
+    monkeypatch.setattr(search, "FIRST_LOOK", BATCH)
+    walking = Walking()
+    search.jobs(walking, parse(text), BATCH - 1, None)
+
+    explain.connection.execute(hot.PLAN_BY_INDEX)
+    [(statement, parameters)] = walking.asked
+    plan = explain(statement, parameters)
+    check(plan, BATCH + 1)
+    assert all("Index" in n["Node Type"] for n in plan.scans), plan
+
+
+class Walking(Asking):
+    """The same, for the extent of a search."""
+
+    def execute(self, statement: str, parameters: Any = None) -> Found:
+        if "OFFSET" in statement:
+            self.asked.append((statement, dict(parameters)))
+        return Found()
+
+
+# Pages and statistics
+
+RANGES = 22
+"""Priorities, some of which have jobs."""
+LEVEL_ROWS = 5
+"""The rows that a (queue, type, priority) may cost beside those that are counted."""
+
+
+@pytest.mark.parametrize(
+    ("now", "counted"), [(LATER, 0), (MIDDLE, BATCH), (FIRST, BATCH)], ids=["due", "both", "later"]
+)
+def test_queues_are_counted_in_ranges_of_the_index(explain, now, counted):
+    explain.connection.execute(hot.PLAN_BY_INDEX)
+    pairs = json.dumps(explain.connection.execute("SELECT DISTINCT queue, type FROM treadle.ready").fetchall())
+    waiting = Transaction.sql.WAITING_BY_PRIORITY.format(pairs=Transaction.sql.PAIRS)
+    plan = explain(waiting, {"now": now, "most": BATCH, "levels": 1000, "pairs": pairs})
+
+    levels = plan.top["Actual Rows"]
+    assert 30 <= levels <= 3 * RANGES
+    assert [] == plan.sequential, plan
+    assert plan.rows <= levels * (counted + LEVEL_ROWS), plan
+    assert plan.sorted == 0, plan
+    assert [] == [n for n in plan.nodes if "Bitmap" in n["Node Type"]], plan  # which would read a whole level
+
+
+def test_retries_are_counted_in_their_partial_index(explain):
+    explain.connection.execute(
+        f"UPDATE treadle.ready SET attempts = 1 WHERE id IN (SELECT id FROM treadle.ready ORDER BY id LIMIT {BATCH})"
+    )
+
+    explain.connection.execute(hot.PLAN_BY_INDEX)
+    check(explain(Transaction.sql.RETRYING, {"now": LATER, "most": BATCH}))
+
+
+def test_a_sample_is_read_from_the_end_of_the_table(explain):
+    check(explain(Transaction.sql.LATENCY_SAMPLE, {"limit": BATCH, "looked_at": 2 * BATCH}), 2 * BATCH)
+
+
+def test_failures_are_found_by_their_index(explain):
+    check(explain(Transaction.sql.FAILURES, {"limit": BATCH, "now": LATER}), 3 * BATCH)
+
+
+@pytest.mark.parametrize(
+    "statuses", [["completed"], ["failed"], ["completed", "failed", "cancelled"]], ids=lambda names: "+".join(names)
+)
+def test_pruning_reads_only_old_jobs(explain, statuses):
+    before = FIRST + 40 * 100 * 1000
+    wanted = {"statuses": json.dumps(statuses), "before": before, "oldest": first_id_of(before), "now": LATER}
+
+    plan = explain(Transaction.sql.PRUNABLE, {**wanted, "limit": BATCH})
+
+    old = 40 * 100
+    check(plan, old if statuses == ["failed"] else MOST)
+
+
+def test_deleting_reads_only_what_it_deletes(explain):
+    rows = explain.connection.execute(f"SELECT id::text FROM treadle.finished ORDER BY id LIMIT {BATCH}").fetchall()
+    ids = {"ids": json.dumps([id for (id,) in rows])}
+
+    for statement in (
+        Transaction.sql.DELETE_FINISHED,
+        Transaction.sql.DELETE_ATTEMPTS,
+        Transaction.sql.DELETE_JOBS,
+        Transaction.sql.DELETE_READY,
+        Transaction.sql.EXISTING_IDS,
+    ):
+        check(explain(statement, ids))
+
+
+def test_one_job_is_found_without_a_scan(explain):
+    ((id,),) = explain.connection.execute("SELECT id::text FROM treadle.jobs LIMIT 1").fetchall()
+
+    for statement in (
+        Transaction.sql.GET,
+        Transaction.sql.IS_STORED,
+        Transaction.sql.LEASE_OF_JOB,
+        *Transaction.sql.LOCK_JOB,
+    ):
+        check(explain(statement, {"id": id}), 5)
