@@ -21,16 +21,16 @@ def test_two_handles_at_once_get_different_jobs(open_store):
 
     def all_of(store: Any) -> list[str]:
         found: list[str] = []
-        while (claimed := take(store, 10)) or claimed.due.now:  # others may have locked all that is left
+        while claimed := take(store, 10):
             found += ids(claimed)
             if len(claimed) < 10 and len(found) < 150:  # others were faster: it goes on at once
                 assert 0.0 == claimed.due.in_seconds
         return found
 
     mine, theirs = at_once(lambda: all_of(first), lambda: all_of(second))
+    rest = all_of(first)  # each may have ended when the other had locked all that was left
 
-    assert 400 == len({*mine, *theirs}) == len(mine) + len(theirs)
-    assert [] == take(first)
+    assert 400 == len({*mine, *theirs, *rest}) == len(mine) + len(theirs) + len(rest)
 
 
 def test_each_handle_begins_with_a_tenant_by_chance(open_store):
