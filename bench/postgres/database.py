@@ -38,7 +38,8 @@ SELECT {_ID}, nextval('treadle.lease'), 1, 'default', %(type)s, '', 1, 0, 0, '',
 }
 _TALLY = """
 INSERT INTO treadle.tallies (status, type, queue, count)
-SELECT status, %(type)s, 'default', %(n)s FROM (VALUES ('all'), (%(status)s)) s (status) WHERE status <> 'pending'
+SELECT status, %(type)s, 'default', %(n)s FROM (VALUES ('all'), (%(status)s)) s (status)
+ WHERE status NOT IN ('pending', 'processing')
 """
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _MOVING = ("jobs", "ready", "leases", "finished", "tallies", "usage")

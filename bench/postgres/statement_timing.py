@@ -8,11 +8,12 @@ from typing import Any
 import psycopg
 
 from bench.sample import note
-from treadle.stores.postgres import connection, insert_claim_settle_sql, sql
-from treadle.stores.postgres.connection import Transaction, named
+from treadle.stores.postgres import at_once_sql, connection, insert_claim_settle_sql, sql
+from treadle.stores.postgres.connection import Transaction, at_server_time, named
 
-_ours = {**vars(sql), **vars(insert_claim_settle_sql), **vars(Transaction.sql)}
-_names = {named(text): name for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
+_ours = {**vars(sql), **vars(insert_claim_settle_sql), **vars(Transaction.sql), **vars(at_once_sql)}
+_texts = {name: text for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
+_names = {named(how(text)): name for name, text in _texts.items() for how in (str, at_server_time)}
 
 
 class TimedConnection(connection.Connection):

@@ -38,7 +38,7 @@ SELECT id, 0, 0, queue, type, tenant, 1, 0, 0, '', :now, :now FROM treadle_jobs 
 }
 _TALLY = """
 INSERT INTO treadle_tallies (status, type, queue, count)
-SELECT column1, :type, 'default', :n FROM (VALUES ('all'), (:status)) WHERE column1 <> 'pending'
+SELECT column1, :type, 'default', :n FROM (VALUES ('all'), (:status)) WHERE column1 NOT IN ('pending', 'processing')
     ON CONFLICT DO UPDATE SET count = count + excluded.count
 """
 _NUMBERS = "UPDATE treadle_meta SET value = max(value, :n) WHERE key = 'lease'"

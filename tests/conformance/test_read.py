@@ -35,7 +35,8 @@ def one_of_each(store, **options):
         Status.FAILED: finish(store, FAILED, **options),
         Status.CANCELLED: finish(store, CANCELLED, **options),
         Status.PROCESSING: put_and_take(store, **options),
-        Status.PENDING: put(store, **options),
+        Status.PENDING: (pending := put(store, **options)),
+        Status.BLOCKED: put(store, after=(pending.id,), **options),
     }
     return {status: store.get(job.id) for status, job in jobs.items()}
 

@@ -17,7 +17,6 @@ from tests.conformance.helpers import (
     enlist,
     finish,
     limit,
-    new_job,
     put,
     put_and_take,
 )
@@ -104,11 +103,12 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
     fired = {"rows": as_json([(tenant, "digest", waiting.id)])}
     store.database.write("other", lambda tx: tx.execute(tx.sql.ADD_FIRED, fired))
     store.save_steps([(held, NewStep("fetch"))])
-    store.insert([new_job(tenant=tenant, after=(waiting.id,), delay=HOUR)])
+    blocked = put(store, tenant=tenant, after=(waiting.id,))
     store.signal(NewSignal("approved", tenant=tenant))
     for statement in FILL:
         store.database.write("other", lambda tx, sql=statement: tx.execute(sql, {"tenant": tenant, "id": held.id}))
-    return {"failed": ended.id, "completed": done.id, "processing": held.id, "pending": waiting.id}
+    unended = {"processing": held.id, "pending": waiting.id, "blocked": blocked.id}
+    return {"failed": ended.id, "completed": done.id, **unended}
 
 
 def relations(url: str) -> dict[str, list[str]]:

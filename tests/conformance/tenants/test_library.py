@@ -92,8 +92,8 @@ def test_a_producer_whose_url_names_a_tenant_manages_that_tenants_jobs(place, st
     td = Treadle(place.url("producer", "acme"))
 
     assert ids == {job.status.value: job.id for job in td.jobs()}
-    assert 4 == sum(row["count"] for row in td.counts())
-    assert [{"tenant": "acme", "count": 4}] == td.counts(("tenant",))
+    assert 5 == sum(row["count"] for row in td.counts())
+    assert [{"tenant": "acme", "count": 5}] == td.counts(("tenant",))
     assert 1 == len(td.attempts(ids["failed"]))
     assert ("fast", 7) == ((moved := td.reschedule(ids["pending"], queue="fast", priority=7)).queue, moved.priority)
     assert "cancelled" == td.cancel(ids["pending"]).status
