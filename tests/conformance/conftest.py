@@ -21,6 +21,7 @@ import pytest
 from tests.conformance import helpers
 from tests.conformance.helpers import FakeClock, check_consistency
 from tests.servers.libsql import ByHand
+from tests.stores import make_tables
 from treadle import stores
 from treadle.stores import claim_order as cursor
 from treadle.stores.base import Store
@@ -78,12 +79,6 @@ def folder(memory: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=memory))
 
 
-def make_tables(url: str) -> None:
-    store = PostgresStore(url)
-    store.open()
-    store.close()
-
-
 @pytest.fixture(scope="module")
 def which(request: pytest.FixtureRequest) -> str:
     """The store that this test runs on."""
@@ -98,17 +93,9 @@ def url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
         return f"sqlite:///{folder}/jobs.db"
     if which == "outside":
         return f"{folder}/jobs"
-    if which == "libsql":
-        return _libsql(request)
-    databases = request.getfixturevalue("postgres_databases")
-    reused: str = databases.reused(make_tables)
+    server = request.getfixturevalue("libsql_server" if which == "libsql" else "postgres_databases")
+    reused: str = server.reused(make_tables)
     return reused
-
-
-def _libsql(request: pytest.FixtureRequest) -> str:
-    """The database has no tables. Making them takes 10 ms."""
-    url: str = request.getfixturevalue("libsql_url")
-    return url
 
 
 @pytest.fixture
@@ -116,11 +103,8 @@ def another(which: str, request: pytest.FixtureRequest, memory: Path) -> Callabl
     """URLs for a test that needs many databases without jobs, one after the other."""
     if which == "sqlite":
         return lambda: f"sqlite:///{tempfile.mkdtemp(dir=memory)}/jobs.db"
-    if which == "libsql":
-        server = request.getfixturevalue("libsql_server")
-        return lambda: server.empty() or server.url
-    databases = request.getfixturevalue("postgres_databases")
-    return lambda: databases.reused(make_tables)
+    server = request.getfixturevalue("libsql_server" if which == "libsql" else "postgres_databases")
+    return lambda: server.reused(make_tables)
 
 
 @pytest.fixture
@@ -128,9 +112,7 @@ def new_url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
     """The URL of a database without treadle's tables."""
     if which == "sqlite":
         return f"sqlite:///{folder}/new.db"
-    if which == "libsql":
-        return _libsql(request)
-    url: str = request.getfixturevalue("postgres_url")
+    url: str = request.getfixturevalue("libsql_url" if which == "libsql" else "postgres_url")
     return url
 
 

@@ -10,7 +10,6 @@ import pytest
 from psycopg.pq import TransactionStatus
 from psycopg.rows import dict_row, namedtuple_row
 
-from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import (
     CANNOT_BE_STORED,
     HOUR,
@@ -22,6 +21,7 @@ from tests.conformance.helpers import (
     put,
     take,
 )
+from tests.stores import make_tables
 from treadle.clock import to_datetime
 from treadle.errors import BadConnection
 

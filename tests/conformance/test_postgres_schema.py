@@ -9,9 +9,9 @@ from urllib.parse import urlsplit, urlunsplit
 import psycopg
 import pytest
 
-from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import everything, put
 from tests.eventually import eventually
+from tests.stores import make_tables
 from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from treadle.stores import migrate
 from treadle.stores.postgres import schema, sql

@@ -28,10 +28,8 @@ def treadle_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of the test's own. Requested by name, so that tests on SQLite alone need no server."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/treadle.db"
-    if request.param == "libsql":
-        server: str = request.getfixturevalue("libsql_url")
-        return server
-    url: str = request.getfixturevalue("postgres_databases").reused(stores.make_tables)
+    server = request.getfixturevalue("libsql_server" if request.param == "libsql" else "postgres_databases")
+    url: str = server.reused(stores.make_tables)
     return url
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from tests.conformance.conftest import make_tables
 from tests.conformance.postgres_plans.database import BATCH, FILL, FILL_BY_TURNS, OURS, STATISTICS
 from tests.conformance.postgres_plans.plan import Explain
+from tests.stores import make_tables
 from treadle.stores.postgres.sql import BEGIN
 
 PLANS = {"custom": "force_custom_plan", "generic": "force_generic_plan"}
