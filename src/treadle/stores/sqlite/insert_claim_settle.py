@@ -301,14 +301,7 @@ class Transitions(Transaction):
             self._requeue([e for e in ended if not e[1].kind.final])
         if ended:
             self._delete_leases(ended)
-            if self.execute(sql.HAS_WAITS).fetchone()[0]:
-                self._tell_waiting(ended)
         return ended, ended
-
-    def _tell_waiting(self, ended: Sequence[LeaseOutcome]) -> None:
-        """Append an arrival for each that others wait for."""
-        ids = as_json([c.id for c, outcome in ended if outcome.kind.final])
-        self.execute(self.sql.ARRIVE_ENDED, {"ids": ids, "now": self.now})
 
     def _held(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
         rows = as_json([(c.id, c.number, c.token) for c, _ in ended])
@@ -344,3 +337,5 @@ class Transitions(Transaction):
             rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
             self.execute(sql.INSERT_ATTEMPTS, {"now": self.now, "rows": rows})
         self.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
+        if final := [c.id for c, outcome in ended if outcome.kind.final]:
+            self.execute(sql.TELL_WAITING, {"ids": as_json(final), "now": self.now})

@@ -191,8 +191,15 @@ RETURNING type, queue
 
 # ---- settle
 
-# Whether somebody waits for a job or a signal.
-HAS_WAITS = "SELECT EXISTS (SELECT 1 FROM treadle_waits)"
+# Of these jobs, which have ended, those that others wait for. (The first table of the join ends it at once if nobody
+# waits for anything.)
+TELL_WAITING = """
+INSERT INTO treadle_arrivals (at, kind, tenant, what)
+SELECT :now, 'ended', tenant, json_group_array(what)
+  FROM (SELECT DISTINCT w.tenant, w.what FROM (SELECT 1 FROM treadle_waits LIMIT 1) one
+         CROSS JOIN json_each(:ids) e CROSS JOIN treadle_waits w ON w.what = e.value AND w.met = 0)
+ GROUP BY tenant
+"""
 
 # Which of [[id, number, token], …] are still held, and whether they were cancelled.
 HELD = """
