@@ -90,11 +90,11 @@ def steps(td: Treadle, job: Job) -> list[str]:
 
 
 def asked() -> dict[str, list[int]]:
-    """How often each request was made, by its path."""
+    """How often each request was made, by its path. Searches run at the same time, so their order may differ."""
     found: dict[str, list[int]] = {}
     for request, count in service.journal.asked.items():
         found.setdefault(request.partition(" ")[0], []).append(count)
-    return found
+    return {path: sorted(counts) for path, counts in found.items()}
 
 
 def changed(path: str) -> list[dict[str, Any]]:
