@@ -198,6 +198,8 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
         for name in options.keys() & {"delay", "run_at"}:
             way_out = "a debounce decides when the job is due; leave it out, or change wait"
             raise BadOption(name, options.get(name), way_out)
+    if "if_failed" in options and "after" not in options:
+        raise BadOption("if_failed", options["if_failed"], "it says what a failed parent means; pass after=…, too")
     if isinstance(dedupe, Dedupe) and dedupe.mode in ("replace", "debounce") and options.get("after"):
         way_out = f"a job that may {dedupe.mode} another waits for that one; choose another dedupe mode, or no parents"
         raise BadOption("after", options.get("after"), way_out)

@@ -143,6 +143,8 @@ class RunSteps:
 
     def step(self, call: StepCall, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         warn_if_on_loop("ctx.astep", 4)
+        if inspect.iscoroutinefunction(function):
+            raise BadStep(call.name, "its function is async", "await ctx.astep(…) in an async handler")
         self.load()
         if (stored := self._find(call.name, ("step",), call.arguments)) is not None:
             return call.value(stored)
@@ -187,6 +189,8 @@ class RunSteps:
 
     def begin_gather(self, name: str, requests: Sequence[NewJob]) -> Step | None:
         """What is stored of a gather. None if there is nothing to wait for."""
+        if not isinstance(requests, Sequence):
+            raise BadOption("gather", requests, "a list of requests: [ocr.request(page=1), …]")
         jobs = [self._checked(request) for request in requests]
         name, arguments = self._begin_wait(name), hash_of(list(enumerate((job.type, job.payload) for job in jobs)))
         if not jobs:
@@ -224,7 +228,7 @@ class RunSteps:
         bad = next((n for n, one in enumerate(found) if one.status != Status.COMPLETED), None)
         value: Any = {"results": [one.result for one in found]}
         if bad is not None:
-            value = {"id": ids[bad], "status": found[bad].status, "error": found[bad].error}
+            value = {"id": ids[bad], "status": found[bad].status, "error": found[bad].error, "jobs": ids}
         try:
             text = codec.to_json(value, self._run.claimed.type, f"step {stored.name!r}", "step")
         except PayloadTooLarge:

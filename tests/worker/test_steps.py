@@ -441,6 +441,44 @@ def test_results_that_are_too_large_for_a_step_are_read_again(td: Treadle) -> No
     assert [step.kind for step in td.steps(job.id)] == ["gather"]
 
 
+def test_a_retry_looks_again_at_subjobs_of_which_one_had_failed(td: Treadle) -> None:
+    allowed: list[int] = [1]
+
+    @td.job(max_attempts=1)
+    def sub(n: int) -> int:
+        if n not in allowed:
+            raise ValueError("not yet")
+        return n
+
+    @td.job(max_attempts=1)
+    def gathers(ctx: Context) -> list[int]:
+        return ctx.gather("both", [sub.request(n=1), sub.request(n=2)])
+
+    job = gathers.enqueue()
+    drain(td, raising=False)
+    assert now(td, job).status is Status.FAILED
+    allowed.append(2)
+    [failed] = td.jobs(type="sub", status="failed")
+    td.retry(job.id)
+    td.retry(failed.id)
+    drain(td)
+    assert now(td, job).result == [1, 2]
+    assert len(td.jobs(type="sub")) == 2
+
+
+def test_an_async_function_needs_astep(td: Treadle) -> None:
+    async def fetch() -> int:
+        return 1
+
+    @td.job(max_attempts=1)
+    def fetches(ctx: Context) -> None:
+        ctx.step("fetch", fetch)
+
+    job = fetches.enqueue()
+    drain(td, raising=False)
+    assert "await ctx.astep" in (now(td, job).error or "")
+
+
 def test_steps_after_a_gather_keep_their_order(td: Treadle) -> None:
     @td.job
     def sub() -> None: ...

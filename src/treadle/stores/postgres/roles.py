@@ -50,7 +50,7 @@ OF_TENANTS = {
     "pauses": Rights(EVERYTHING, "SELECT"),  # of its own tenant; those of queues and types have no tenant
     "schedules": Rights(EVERYTHING, EVERYTHING),
     "fired": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
-    "steps": Rights(EVERYTHING, "SELECT, DELETE"),
+    "steps": Rights(EVERYTHING, "SELECT, UPDATE (kind, value), DELETE"),
     "waits": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (met, since, until), DELETE"),
     "signals": Rights(EVERYTHING, "SELECT, INSERT"),
     "arrivals": Rights(EVERYTHING, "SELECT, INSERT"),

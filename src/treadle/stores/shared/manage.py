@@ -61,6 +61,7 @@ def retry(tx: Transaction, id: str, from_step: str | None = None) -> Job:
     keys.retake(tx, id)
     if from_step is not None or job.status is Status.COMPLETED:
         steps.forget(tx, id, from_step)
+    tx.execute(tx.sql.GATHER_AGAIN, {"id": id})
     batches.reopen(tx, job)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})

@@ -49,6 +49,11 @@ class Waiting:
                SELECT position FROM treadle.steps
                 WHERE id = CAST(:id AS uuid) AND name = CAST(:name AS text)) END
     """
+    # Look again at subjobs of which one had failed: it may have been retried.
+    GATHER_AGAIN = """
+        UPDATE treadle.steps SET kind = 'gather', value = value -> 'jobs'
+         WHERE id = CAST(:id AS uuid) AND kind = 'gathered' AND value -> 'jobs' IS NOT NULL
+    """
     DELETE_STEPS = f"DELETE FROM treadle.steps WHERE id = {THESE}"
 
     # ---- logs
