@@ -94,10 +94,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 
 @cache
-def named(sql: str) -> LiteralString:
-    """Our statements have :names, as in SQLite; psycopg takes %(names)s."""
-    statement: Any = re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", sql)  # its types require a literal
-    return statement
+def named(sql: str) -> Any:
+    """Our statements have :names, as in SQLite; psycopg takes %(names)s, in what its types say is a literal."""
+    return re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", sql)
 
 
 @cache
