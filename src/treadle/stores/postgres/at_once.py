@@ -41,7 +41,10 @@ _decode_workers = msgspec.json.Decoder(list[Count]).decode
 
 
 def claim(database: Database, worker: str, request: ClaimRequest) -> Claim | None:
-    """Claim, if looks are cheap and nothing is in the way, such as a limit or a pause."""
+    """Claim, if looks are cheap and nothing is in the way, such as a limit or a pause.
+
+    What has arrived has to be matched first: then this claims nothing, and says so.
+    """
     cursors = database.cursors
     if request.lease_for is not None or not cursors.may_claim_at_once():
         return None
@@ -49,8 +52,12 @@ def claim(database: Database, worker: str, request: ClaimRequest) -> Claim | Non
     ok, arrived, seconds, was_late, now, next_at = _decode_state(found[0][_STATE])
     cursors.claimed_at_once(seconds, succeeded=ok)
     leased = [row for row in found if row[0] is not None]
-    if not ok or arrived or (was_late and not leased):
+    if not ok or (was_late and not leased):
         return None
+    if arrived:
+        nothing = Claim()
+        nothing.arrived = True
+        return nothing
     claimed = Claim(ClaimedJob(*row[:_STATE]) for row in leased if row[_PAYLOAD] is not None)
     if len(claimed) < len(leased):
         log.warning(ORPHANED, len(leased) - len(claimed))

@@ -202,7 +202,10 @@ class PostgresStore(SQLStore[Database]):
 
     def claim(self, worker: str, request: ClaimRequest) -> Claim:
         with suppress(StoreRefused):  # by a row that was broken by hand, which the other way repairs
-            if (claimed := at_once.claim(self.database, worker, request)) is not None:
+            claimed = at_once.claim(self.database, worker, request)
+            if claimed is not None and claimed.arrived and self.match():
+                claimed = at_once.claim(self.database, worker, request)
+            if claimed is not None and not claimed.arrived:
                 return claimed
         return super().claim(worker, request)
 
