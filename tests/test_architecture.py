@@ -20,6 +20,7 @@ PURE = {
     "clock",
     "codec",
     "dedupe",
+    "error_text",
     "errors",
     "ids",
     "job",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
-from treadle.errors import nearest
+from treadle.error_text import nearest
 from treadle.job import EXPIRED, Job, Status, expired_error
 from treadle.limits import OF_TYPE, FullLimit
 from treadle.pauses import Pause

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from collections.abc import Collection
 from typing import Any
 
+from treadle.error_text import hint, nearest, shown
 from treadle.redact import without_password
 
 
 class TreadleError(Exception):
     """The base of all errors that treadle raises."""
-
-
-def _shown(value: object, *, with_password: bool = True) -> str:
-    """`repr(value)`, clipped to one line. It works even if `__repr__` raises."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"<unprintable {type(value).__name__}>"
-    if not with_password:  # before clipping: a clipped password would not be recognized
-        text = without_password(text)
-    return text if len(text) <= 120 else f"{text[:120]}… ({len(text)} characters)"
-
-
-def nearest(word: object, known: Collection[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
-    return next(iter(difflib.get_close_matches(word, known, n=1)), None) if isinstance(word, str) else None
-
-
-def _hint(word: object, known: Collection[str], otherwise: str) -> str:
-    near = nearest(word, known)
-    return f"did you mean {near!r}?" if near else otherwise
 
 
 # Declaring jobs
@@ -42,7 +21,7 @@ class BadOption(TreadleError, ValueError):
     """An option has an invalid value."""
 
     def __init__(self, option: str, value: object, way_out: str) -> None:
-        super().__init__(f"{option}={_shown(value)}: {way_out}")
+        super().__init__(f"{option}={shown(value)}: {way_out}")
         self.option, self.value = option, value
 
 
@@ -50,8 +29,8 @@ class UnknownOption(TreadleError, TypeError):
     """An option that does not exist."""
 
     def __init__(self, option: str, known: Collection[str]) -> None:
-        hint = _hint(option, known, f"known options: {', '.join(sorted(known))}")
-        super().__init__(f"unknown option {option!r}; {hint}")
+        meant = hint(option, known, f"known options: {', '.join(sorted(known))}")
+        super().__init__(f"unknown option {option!r}; {meant}")
         self.option = option
 
 
@@ -76,8 +55,8 @@ class UnknownType(TreadleError, LookupError):
     """A type without a handler in this process."""
 
     def __init__(self, type: str, known: Collection[str]) -> None:
-        hint = _hint(type, known, "declare one with @td.job, or import the module that does")
-        super().__init__(f"no handler for type {type!r}; {hint}")
+        meant = hint(type, known, "declare one with @td.job, or import the module that does")
+        super().__init__(f"no handler for type {type!r}; {meant}")
         self.type = type
 
 
@@ -85,8 +64,8 @@ class UnknownEvent(TreadleError, ValueError):
     """A hook for an event that does not exist."""
 
     def __init__(self, event: object, known: Collection[str]) -> None:
-        hint = _hint(event, known, f"known events: {', '.join(known)}")
-        super().__init__(f"unknown event {_shown(event)}; {hint}")
+        meant = hint(event, known, f"known events: {', '.join(known)}")
+        super().__init__(f"unknown event {shown(event)}; {meant}")
         self.event = event
 
 
@@ -101,7 +80,7 @@ class NotJSON(BadPayload):
     """A value that JSON would change."""
 
     def __init__(self, where: str, value: object, way_out: str) -> None:
-        super().__init__(f"{where}={_shown(value)} cannot be stored as JSON: {way_out}")
+        super().__init__(f"{where}={shown(value)} cannot be stored as JSON: {way_out}")
         self.where, self.value = where, value
 
 
@@ -152,7 +131,7 @@ class JobNotFound(TreadleError, LookupError):
 
     def __init__(self, id: str) -> None:
         way_out = "td.jobs() lists the jobs that exist; old finished jobs are pruned"
-        super().__init__(f"no job has the id {_shown(id)}; {way_out}")
+        super().__init__(f"no job has the id {shown(id)}; {way_out}")
         self.id = id
 
 
@@ -168,8 +147,8 @@ class ScheduleNotFound(TreadleError, LookupError):
     """No schedule has this name."""
 
     def __init__(self, name: str, tenant: str = "") -> None:
-        whose = f" of tenant {_shown(tenant)}" if tenant else ""
-        super().__init__(f"no schedule{whose} has the name {_shown(name)}; td.schedules.list() lists them")
+        whose = f" of tenant {shown(tenant)}" if tenant else ""
+        super().__init__(f"no schedule{whose} has the name {shown(name)}; td.schedules.list() lists them")
         self.name, self.tenant = name, tenant
 
 
@@ -177,9 +156,9 @@ class BatchExists(TreadleError):
     """A batch needs a name that no other batch of its tenant has. Nothing was stored."""
 
     def __init__(self, name: str, tenant: str = "") -> None:
-        whose = f" of tenant {_shown(tenant)}" if tenant else ""
+        whose = f" of tenant {shown(tenant)}" if tenant else ""
         way_out = "give the new one another name; to add to this one, use ctx.batch.add in a handler of a member"
-        super().__init__(f"there is a batch{whose} with the name {_shown(name)}; {way_out}")
+        super().__init__(f"there is a batch{whose} with the name {shown(name)}; {way_out}")
         self.name, self.tenant = name, tenant
 
 
@@ -187,8 +166,8 @@ class BatchNotFound(TreadleError, LookupError):
     """No batch has this name."""
 
     def __init__(self, name: str, tenant: str = "") -> None:
-        whose = f" of tenant {_shown(tenant)}" if tenant else ""
-        super().__init__(f"no batch{whose} has the name {_shown(name)}; td.batches.list() lists them")
+        whose = f" of tenant {shown(tenant)}" if tenant else ""
+        super().__init__(f"no batch{whose} has the name {shown(name)}; td.batches.list() lists them")
         self.name, self.tenant = name, tenant
 
 
@@ -205,7 +184,7 @@ class BadCursor(TreadleError, ValueError):
     """A cursor that does not come from a page."""
 
     def __init__(self, cursor: object) -> None:
-        super().__init__(f"cursor={_shown(cursor)} is not a valid cursor; pass the `.next` of an earlier page")
+        super().__init__(f"cursor={shown(cursor)} is not a valid cursor; pass the `.next` of an earlier page")
 
 
 class BadFilter(TreadleError, ValueError):
@@ -214,8 +193,8 @@ class BadFilter(TreadleError, ValueError):
     def __init__(self, term: str, way_out: str, *, key: str = "", known: Collection[str] = ()) -> None:
         if known:
             near = nearest(key, known)
-            way_out = f"{_shown(key)} is not one of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
-        super().__init__(f"cannot read {_shown(term)}: {way_out}")
+            way_out = f"{shown(key)} is not one of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
+        super().__init__(f"cannot read {shown(term)}: {way_out}")
         self.term = term
 
 
@@ -231,7 +210,7 @@ class RequestDiffers(TreadleError):
     """An idempotency key that an earlier, different request used. Nothing was stored."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"another request used the key {_shown(key)}; send a new request with a new key")
+        super().__init__(f"another request used the key {shown(key)}; send a new request with a new key")
         self.key = key
 
 
@@ -293,7 +272,7 @@ class NoSuchWorker(TreadleError, LookupError):
     """There is no worker with this id."""
 
     def __init__(self, worker: str) -> None:
-        super().__init__(f"no worker {_shown(worker)} is registered; list them: treadle workers ls")
+        super().__init__(f"no worker {shown(worker)} is registered; list them: treadle workers ls")
         self.worker = worker
 
 
@@ -302,7 +281,7 @@ class UnknownLimit(TreadleError, LookupError):
 
     def __init__(self, name: str, known: Collection[str]) -> None:
         some = ", ".join(sorted(known)[:20]) or "none; declare one with @td.job(limits=[Limit(…)])"
-        super().__init__(f"no worker has published a limit {_shown(name)}; {_hint(name, known, f'there are {some}')}")
+        super().__init__(f"no worker has published a limit {shown(name)}; {hint(name, known, f'there are {some}')}")
         self.name = name
 
 
@@ -314,7 +293,7 @@ class BadStep(TreadleError):
     """A step or a wait of a handler that is not possible here, or does not fit what an earlier run has stored."""
 
     def __init__(self, name: str, problem: str, way_out: str) -> None:
-        super().__init__(f"step {_shown(name)}: {problem}; {way_out}")
+        super().__init__(f"step {shown(name)}: {problem}; {way_out}")
         self.name = name
 
 
@@ -325,7 +304,7 @@ class BadURL(TreadleError, ValueError):
     """A database URL that treadle cannot open."""
 
     def __init__(self, url: object, way_out: str) -> None:
-        problem = f"{_shown(url, with_password=False)} is not a database that treadle can open"
+        problem = f"{shown(url, with_password=False)} is not a database that treadle can open"
         super().__init__(f"{problem}: {without_password(way_out)}")
         self.url = url
 
@@ -392,7 +371,7 @@ class BadConnection(TreadleError, TypeError):
     """`using(connection=…)` got a connection on which this store cannot enqueue."""
 
     def __init__(self, connection: Any, problem: str, way_out: str) -> None:
-        super().__init__(f"connection={_shown(connection, with_password=False)}: {problem}; {way_out}")
+        super().__init__(f"connection={shown(connection, with_password=False)}: {problem}; {way_out}")
 
 
 class BlocksTheLoop(UserWarning):

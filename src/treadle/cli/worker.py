@@ -24,7 +24,7 @@ from treadle.cli import output
 from treadle.cli.app_loader import app_name, load_app
 from treadle.cli.base import Shared, command, duration, takes_app
 from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
-from treadle.errors import nearest
+from treadle.error_text import nearest
 from treadle.outcome import OutcomeKind
 from treadle.worker.inflight import VARIABLE, Inflight
 from treadle.worker.supervisor import Supervisor
