@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from treadle import clock
 from treadle.backoff import DEFAULT
 from treadle.batches import Batches, NewBatchBlock
+from treadle.clock import Duration, in_seconds
 from treadle.context import Tracing
 from treadle.diagnosis import BEAT
 from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra
@@ -59,7 +60,7 @@ class Treadle(Management):
         redact: Setting = True,
         clock: clock.Clock = clock.now,
     ) -> None:
-        if retention is not None and retention < timedelta(0):
+        if retention is not None and not (isinstance(retention, timedelta) and retention >= timedelta(0)):
             way_out = "how long ended jobs are kept: a timedelta, or None to keep them forever"
             raise BadOption("retention", retention, way_out)
         self.registry = Registry(self)
@@ -195,9 +196,9 @@ class Treadle(Management):
         """Complete the jobs whose work exists already, according to `already_done`. Returns how many."""
         return reconcile(self.store, self.registry.types)
 
-    def prune(self, *, older_than: timedelta | float = timedelta(days=7), status: Statuses = PRUNED) -> int:
+    def prune(self, *, older_than: Duration = timedelta(days=7), status: Statuses = PRUNED) -> int:
         """Delete jobs that ended longer ago than `older_than` (a timedelta, or seconds). Returns how many."""
-        age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+        age = in_seconds(older_than)
         ended = statuses(status)
         if age < 0 or not ended or not all(s.is_final for s in ended):
             way_out = "an age of 0 or more, of completed, cancelled or failed jobs"
@@ -207,26 +208,32 @@ class Treadle(Management):
     # Work
 
     def worker(
-        self, *, concurrency: int = 10, queues: Sequence[str] = (), grace: float = 30.0, beat: float = BEAT
+        self,
+        *,
+        concurrency: int = 10,
+        queues: Sequence[str] = (),
+        grace: Duration = 30.0,
+        beat: Duration = BEAT,
     ) -> Worker:
         """A worker. `.run()` handles signals and blocks; `async with td.worker():` runs inside a web server.
 
         `concurrency`: jobs at once. `queues`: only these; default all. `grace`: seconds that running jobs
         have to end when it stops. `beat`: seconds between two heartbeats.
         """
-        return Worker(self, concurrency=concurrency, queues=tuple(queues), grace=grace, beat=beat)
+        wait, every = in_seconds(grace), in_seconds(beat)
+        return Worker(self, concurrency=concurrency, queues=tuple(queues), grace=wait, beat=every)
 
-    def tick(self, *, max_jobs: int = 100, max_seconds: float = 10) -> TickReport:
+    def tick(self, *, max_jobs: int = 100, max_seconds: Duration = 10) -> TickReport:
         """One bounded pass: rescue, claim at most `max_jobs`, run them here. For cron and serverless."""
-        return tick(self, max_jobs, max_seconds)
+        return tick(self, max_jobs, in_seconds(max_seconds))
 
     def claim(
-        self, n: int = 1, *, types: Sequence[str] | None = None, queues: Sequence[str] = (), lease: float = 300
+        self, n: int = 1, *, types: Sequence[str] | None = None, queues: Sequence[str] = (), lease: Duration = 300
     ) -> list[Lease]:
         """Claim up to `n` due jobs by hand. Each is yours for `lease` seconds; `extend` makes it longer."""
-        if n < 1 or lease <= 0:
-            raise BadOption("claim", (n, lease), "claim at least 1 job, for more than 0 seconds")
         until = clock.seconds(lease)
+        if n < 1 or until <= 0:
+            raise BadOption("claim", (n, lease), "claim at least 1 job, for more than 0 seconds")
         kinds = None if types is None else dict.fromkeys(types, until)
         claimed = self.store.claim("", ClaimRequest(limit=n, types=kinds, queues=tuple(queues), lease_for=until))
         dispatch_now(self.hooks, self.hooks.started(claimed, ""))

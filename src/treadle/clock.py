@@ -7,6 +7,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 Clock = Callable[[], int]
+Duration = float | timedelta
+"""Seconds, or a timedelta."""
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
@@ -43,6 +45,10 @@ def from_datetime(moment: datetime) -> int:
     return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
 
 
-def seconds(duration: float) -> int:
-    """A duration in seconds as microseconds."""
-    return int(duration * SECOND)
+def in_seconds(duration: Duration) -> float:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def seconds(duration: Duration) -> int:
+    """A duration as microseconds."""
+    return int(in_seconds(duration) * SECOND)

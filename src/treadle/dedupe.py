@@ -7,12 +7,14 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
 import msgspec
 
 from treadle import clock
+from treadle.clock import Duration, seconds
 from treadle.errors import BadOption
 
 Key = bool | str | Callable[..., str]
@@ -49,9 +51,9 @@ class Dedupe:
     _: KW_ONLY
     mode: Mode = "return"
     until: Until = "ended"
-    wait: float | None = None
-    at_most: float | None = None
-    period: float | None = None
+    wait: Duration | None = None
+    at_most: Duration | None = None
+    period: Duration | None = None
 
     def __post_init__(self) -> None:
         """Raises BadOption for what makes no sense."""
@@ -64,14 +66,15 @@ class Dedupe:
         if self.mode == "throttle" and self.until != "ended":
             raise BadOption("until", self.until, "a throttled key is held for its period; leave until out")
         for name, (mode, what) in _TIMES.items():
-            value = getattr(self, name)
+            given = getattr(self, name)
+            value = given.total_seconds() if isinstance(given, timedelta) else given
             if self.mode != mode and value is not None:
                 raise BadOption(name, value, f"it belongs to mode={mode!r}; leave it out, or choose that mode")
             valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST
             if self.mode == mode and not valid:
                 raise BadOption(name, value, f"{what}: more than 0, and at most {LONGEST:g}")
-        if self.wait is not None and self.at_most is not None and self.at_most < self.wait:
-            raise BadOption("at_most", self.at_most, f"it cannot be less than wait={self.wait:g}")
+        if self.wait is not None and self.at_most is not None and seconds(self.at_most) < seconds(self.wait):
+            raise BadOption("at_most", self.at_most, f"it cannot be less than wait={self.wait}")
 
 
 _TIMES = {

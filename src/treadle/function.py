@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from treadle import clock, codec
+from treadle.clock import Duration
 from treadle.dedupe import Dedupe, DedupeOption, key_for, rule_text
 from treadle.errors import BadArguments, BadOption, TreadleError, UnknownOption
 from treadle.ids import is_id, new_id
@@ -28,8 +29,8 @@ R = TypeVar("R")
 class Options(TypedDict, total=False):
     """The options of one enqueue."""
 
-    delay: float
-    """Seconds from now."""
+    delay: Duration
+    """Seconds from now, or a timedelta."""
     run_at: datetime
     priority: int
     queue: str
@@ -39,7 +40,7 @@ class Options(TypedDict, total=False):
     dedupe: DedupeOption
     connection: Any
     """Your own connection: the job exists if and only if its open transaction commits."""
-    start_within: float | timedelta
+    start_within: Duration
     """Seconds after its run_at. If it is not started by then, it is cancelled."""
     detached: bool
     """Inside a handler: store at once, not with the handler's completion."""
@@ -55,8 +56,8 @@ KNOWN_OPTIONS = frozenset(Options.__annotations__)
 class Changes(TypedDict, total=False):
     """What `td.reschedule` can change of a waiting job."""
 
-    delay: float
-    """Seconds from now."""
+    delay: Duration
+    """Seconds from now, or a timedelta."""
     run_at: datetime
     priority: int
     queue: str
@@ -135,7 +136,7 @@ class ScheduleOptions(TypedDict, total=False):
     """When a schedule fires, and what its jobs get, if not what their type says."""
 
     cron: str | None
-    every: float | timedelta | None
+    every: Duration | None
     zone: str | None
     anchor: datetime | None
     payload: Mapping[str, Any] | None

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import clock, codec
 from treadle.backoff import DEFAULT, Backoff
+from treadle.clock import Duration, in_seconds
 from treadle.errors import BadOption, LeaseLost, StoreBusy
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job
@@ -44,10 +45,10 @@ class Lease:
         """The work is done. Raises LeaseLost if the job is no longer yours."""
         self._settle(Outcome(OutcomeKind.COMPLETED, result=codec.result_to_json(result, self._claimed.type)))
 
-    def fail(self, error: BaseException | str, *, retry_in: float | None = None) -> None:
+    def fail(self, error: BaseException | str, *, retry_in: Duration | None = None) -> None:
         """The attempt failed. While attempts are left, the job is retried after `retry_in` seconds, or after its type's
         backoff. `fail(Fail(…))` ends it at once."""
-        if retry_in is not None and retry_in < 0:
+        if retry_in is not None and in_seconds(retry_in) < 0:
             raise BadOption("retry_in", retry_in, "seconds from now, 0 or more")
         if isinstance(error, str):
             error = Retry(error, delay=retry_in)
@@ -55,7 +56,7 @@ class Lease:
             error = Retry(f"{type(error).__name__}: {error}", delay=retry_in).with_traceback(error.__traceback__)
         self._settle(decide(self._claimed, error, self._backoff))
 
-    def snooze(self, seconds: float, *, at_most: int | None = None) -> None:
+    def snooze(self, seconds: Duration, *, at_most: int | None = None) -> None:
         """Run it again later, without using up an attempt."""
         self._settle(decide(self._claimed, Snooze(seconds, at_most=at_most), self._backoff))
 
@@ -63,9 +64,9 @@ class Lease:
         """Give it back as it was, without using up an attempt."""
         self._settle(RELEASED)
 
-    def extend(self, seconds: float) -> None:
+    def extend(self, seconds: Duration) -> None:
         """Move the deadline to `seconds` from now. Raises LeaseLost if the job is no longer yours."""
-        if seconds <= 0:
+        if in_seconds(seconds) <= 0:
             raise BadOption("extend", seconds, "seconds from now, more than 0")
         self._claimed = self._store.extend(self._claimed, clock.seconds(seconds))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from treadle.clock import SECOND
+from treadle.clock import SECOND, Duration, in_seconds
 from treadle.codec import as_json
 from treadle.errors import BadOption
 from treadle.settings import at_least_one, checked_name
@@ -35,8 +35,12 @@ class Rate(msgspec.Struct, frozen=True):
     burst: int = 0
     """0: a tenth of `count`, and at least 1."""
 
+    if TYPE_CHECKING:  # a timedelta becomes seconds
+
+        def __init__(self, count: int, per: Duration = 1.0, burst: int = 0) -> None: ...
+
     def __post_init__(self) -> None:
-        per: Any = self.per.total_seconds() if isinstance(self.per, timedelta) else self.per
+        per: Any = in_seconds(self.per)
         at_least_one("count", self.count)
         if not isinstance(per, int | float) or isinstance(per, bool) or not 0.001 <= per <= 10**8:
             raise BadOption("per", self.per, "seconds in which `count` jobs may start, or a timedelta")

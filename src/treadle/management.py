@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 from treadle import clock, filters
 from treadle.bulk import Bulk, changes_for
+from treadle.clock import Duration, in_seconds
 from treadle.diagnosis import explain
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
@@ -110,7 +111,7 @@ class Management(Pausing):
         until: datetime | None = None,
         *,
         by: Sequence[str] = ("type",),
-        step: float = 60,
+        step: Duration = 60,
         tenant: str | None = None,
         type: str | None = None,
         at_most: int | None = None,
@@ -120,14 +121,15 @@ class Management(Pausing):
         Usage is kept by the minute. Every minute between `since` and `until` counts, even partly. With `at_most`, only
         the groups with the most runs are returned.
         """
-        first, last = self._minutes(since, until, step)
+        first, last = self._minutes(since, until, step := in_seconds(step))
         return self.store.usage(first, last, int(step), _columns(by, USED_BY), tenant, type, at_most)
 
     def backlog(
-        self, since: datetime | timedelta = timedelta(hours=1), until: datetime | None = None, *, step: float = 60
+        self, since: datetime | timedelta = timedelta(hours=1), until: datetime | None = None, *, step: Duration = 60
     ) -> list[Backlog]:
         """The most jobs that waited and ran in each step of `step` seconds. Workers sample them once a minute: a minute
         without a worker is left out. Samples are kept for 90 days."""
+        step = in_seconds(step)
         return self.store.backlog(*self._minutes(since, until, step), int(step))
 
     def _minutes(self, since: datetime | timedelta, until: datetime | None, step: float) -> tuple[int, int]:

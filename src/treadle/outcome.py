@@ -11,6 +11,7 @@ import msgspec
 from treadle import clock, codec
 from treadle.backoff import LONGEST, Backoff, backoff_delay
 from treadle.batch import NewBatch
+from treadle.clock import Duration, in_seconds
 from treadle.errors import BadOption
 from treadle.job import ClaimedJob, NewJob, Status, Suspicion
 from treadle.log_lines import NewLine
@@ -82,12 +83,17 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """Batches that its handler made. Their members are among the follow-ups."""
 
 
+def _checked_delay(option: str, delay: Duration) -> float:
+    if not 0 <= (seconds := in_seconds(delay)) <= LONGEST:
+        raise BadOption(option, delay, "a delay is 0 seconds or more, and finite")
+    return seconds
+
+
 class Snooze(Exception):
     """Raise it in a handler to run again later, without using up an attempt. After `at_most` snoozes the job fails."""
 
-    def __init__(self, seconds: float, *, at_most: int | None = None) -> None:
-        if not 0 <= seconds <= LONGEST:
-            raise BadOption("Snooze", seconds, "a delay is 0 seconds or more, and finite")
+    def __init__(self, seconds: Duration, *, at_most: int | None = None) -> None:
+        seconds = _checked_delay("Snooze", seconds)
         if at_most is not None and (not isinstance(at_most, int) or at_most < 0):
             raise BadOption("at_most", at_most, "a number of snoozes, 0 or more; None for no limit")
         super().__init__(f"snoozed for {seconds:g} s")
@@ -98,7 +104,7 @@ class RateLimited(Snooze):
     """Raise it in a handler when the service it calls asks to come back later: no job with the same key of the limit
     starts before. `limit` names it; default: those of its limits that have a rate, or else all of them."""
 
-    def __init__(self, retry_after: float, *, limit: str = "", at_most: int | None = None) -> None:
+    def __init__(self, retry_after: Duration, *, limit: str = "", at_most: int | None = None) -> None:
         if not isinstance(limit, str):
             raise BadOption("limit", limit, "the name of a limit of this type; leave it out for those with a rate")
         super().__init__(retry_after, at_most=at_most)
@@ -106,13 +112,11 @@ class RateLimited(Snooze):
 
 
 class Retry(Exception):
-    """Raise it in a handler to fail this attempt and try again, after `delay` seconds if given."""
+    """Raise it in a handler to fail this attempt and try again, after `delay` (seconds, or a timedelta) if given."""
 
-    def __init__(self, reason: str = "retry requested", *, delay: float | None = None) -> None:
-        if delay is not None and not 0 <= delay <= LONGEST:
-            raise BadOption("Retry", delay, "a delay is 0 seconds or more, and finite")
+    def __init__(self, reason: str = "retry requested", *, delay: Duration | None = None) -> None:
         super().__init__(reason)
-        self.delay = delay
+        self.delay = None if delay is None else _checked_delay("Retry", delay)
 
 
 class Suspend(BaseException):

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from treadle.clock import Duration, in_seconds
 from treadle.errors import BadOption, NoSuchWorker
 from treadle.pauses import Drained, NewPause, Pause, Target, checked_target, checked_text, checked_until
 from treadle.results import twin
@@ -63,7 +64,7 @@ class Pausing(Signals):
         reason: str = "",
         until: datetime | timedelta | None = None,
         by: str | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Drained:
         """`pause`, and wait until nothing of it runs any more, or for `timeout` seconds. The pause stays, either way:
         `done` says whether nothing runs."""
@@ -78,13 +79,13 @@ class Pausing(Signals):
         reason: str = "",
         until: datetime | timedelta | None = None,
         by: str | None = None,
-        timeout: float | None = None,
+        timeout: Duration | None = None,
     ) -> Iterator[Drained]:
         """`drain`, look by look. Iterate over it: the last one is done, unless the time is up."""
-        if timeout is not None and timeout < 0:
+        if timeout is not None and in_seconds(timeout) < 0:
             raise BadOption("timeout", timeout, "use seconds, 0 or more; leave it out to wait until nothing runs")
         pause = self._pause(target, reason, until, by, draining=True)
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + in_seconds(timeout)
         before = self.store.claiming()  # claims that began before the pause
         while True:
             before &= self.store.claiming()

@@ -10,6 +10,7 @@ import msgspec
 
 from treadle import clock
 from treadle.backoff import DEFAULT, Backoff, to_backoff
+from treadle.clock import Duration
 from treadle.codec import as_json
 from treadle.context import Context
 from treadle.dedupe import Dedupe, DedupeOption
@@ -39,8 +40,8 @@ class JobOptions(TypedDict, total=False):
     priority: int
     concurrency: int | None
     max_attempts: int
-    timeout: float | None
-    backoff: Backoff | Sequence[float] | float
+    timeout: Duration | None
+    backoff: Backoff | Sequence[Duration] | Duration
     dedupe: DedupeOption
     run: Literal["auto", "thread", "process"]
     limits: Sequence[Limit]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from treadle import clock
@@ -70,9 +70,10 @@ def at_least_one(option: str, value: Any) -> int:
 def checked_timeout(timeout: Any) -> float | None:
     if timeout is None:
         return None
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= 10**8:
-        raise BadOption("timeout", timeout, "use seconds, more than 0; leave it out for no limit")
-    return float(timeout)
+    seconds = clock.in_seconds(timeout)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= 10**8:
+        raise BadOption("timeout", timeout, "use seconds, more than 0, or a timedelta; leave it out for no limit")
+    return float(seconds)
 
 
 def checked_level(option: str, level: Any) -> int:
@@ -84,14 +85,16 @@ def checked_level(option: str, level: Any) -> int:
 
 
 def checked_delay(delay: Any) -> float:
-    if not isinstance(delay, int | float) or not 0 <= delay <= 10**10:
-        raise BadOption("delay", delay, "seconds from now, 0 or more; for a moment use run_at=datetime(…)")
-    return delay
+    seconds = clock.in_seconds(delay)
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= 10**10:
+        way_out = "seconds from now, 0 or more, or a timedelta; for a moment use run_at=datetime(…)"
+        raise BadOption("delay", delay, way_out)
+    return seconds
 
 
 def duration(option: str, given: Any) -> int:
     """Microseconds of a time from now, which is seconds or a timedelta."""
-    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    seconds = clock.in_seconds(given)
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds <= 10**10:
         raise BadOption(option, given, "seconds, 0 or more, or a timedelta")
     return clock.seconds(seconds)
@@ -99,7 +102,7 @@ def duration(option: str, given: Any) -> int:
 
 def microseconds(start_within: Any) -> int:
     """A `start_within`, which is seconds or a timedelta."""
-    seconds = start_within.total_seconds() if isinstance(start_within, timedelta) else start_within
+    seconds = clock.in_seconds(start_within)
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.001 <= seconds <= 10**10:
         raise BadOption("start_within", start_within, "seconds after its run_at, more than 0, or a timedelta")
     return clock.seconds(seconds)

@@ -9,7 +9,22 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
-from treadle import Context, Event, Job, Registry, Status, Treadle, exponential, fixed
+from treadle import (
+    Context,
+    Dedupe,
+    Event,
+    Job,
+    Limit,
+    Rate,
+    RateLimited,
+    Registry,
+    Retry,
+    Snooze,
+    Status,
+    Treadle,
+    exponential,
+    fixed,
+)
 from treadle.function import Enqueuer
 from treadle.job import NewJob, Progress
 from treadle.schedule import Schedule
@@ -161,6 +176,24 @@ async def enqueue_async() -> None:
     assert_type(await async_with_context.aenqueue(operation_id="o1"), Job)
     assert_type(await td.aenqueue("anything"), Job)
     assert_type(await td.aenqueue_many([called.request("p2")]), list[Job])
+
+
+# A timedelta wherever seconds are taken
+
+
+@td.job(timeout=timedelta(minutes=5), backoff=exponential(timedelta(seconds=30), timedelta(minutes=10)))
+def timed(ctx: Context) -> None:
+    if ctx.attempt == 1:
+        raise Snooze(timedelta(hours=1))
+    if ctx.attempt == 2:
+        raise RateLimited(timedelta(minutes=1))
+    raise Retry("again", delay=timedelta(minutes=1))
+
+
+timed.using(delay=timedelta(minutes=1), start_within=timedelta(hours=1)).enqueue()
+timed.using(dedupe=Dedupe("k", mode="throttle", period=timedelta(hours=1)))
+Limit("openai", rate=Rate(500, per=timedelta(minutes=1)))
+td.worker(grace=timedelta(seconds=30))
 
 
 def takes_an_enqueuer(job: Enqueuer[[str]]) -> Job:

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from treadle.app import Treadle
+from treadle.clock import Duration, in_seconds
 from treadle.errors import BadOption
 from treadle.job import Attempt, Job, Status
 from treadle.management import every_job
@@ -20,7 +21,7 @@ from treadle.worker.worker import Worker
 SHOWN = 5
 
 
-def drain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: float = 30) -> TickReport:
+def drain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: Duration = 30) -> TickReport:
     """Run everything that is due, in this process: the jobs, their follow-ups, and retries that are due already.
 
     A retry, a snooze or a sleep that is due later waits: advance the clock, and drain again. So does a job that waits
@@ -34,8 +35,9 @@ def drain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_second
     return run_on_a_loop(adrain(td, raising=raising, max_jobs=max_jobs, max_seconds=max_seconds))
 
 
-async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: float = 30) -> TickReport:
+async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: Duration = 30) -> TickReport:
     """`drain` on the running event loop: async handlers may use what the test has opened on it."""
+    max_seconds = in_seconds(max_seconds)
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("drain", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
     last_before: int = (await asyncio.to_thread(td.store.status))["leases_given"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from urllib.parse import urlsplit
 
 from treadle import clock as time
@@ -30,12 +30,12 @@ class ManualClock:
         """The time, as in a job's `run_at` and `created_at`."""
         return time.to_datetime(self._now)
 
-    def advance(self, seconds: float | timedelta) -> datetime:
+    def advance(self, seconds: time.Duration) -> datetime:
         """Let time pass at once. Returns the new time."""
-        step = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        step = time.seconds(seconds)
         if step < 0:
             raise BadOption("advance", seconds, "time goes forward: 0 seconds or more")
-        self._now += time.seconds(step)
+        self._now += step
         return self.now()
 
     def __repr__(self) -> str:
