@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from treadle import clock
 from treadle.backoff import DEFAULT
@@ -18,13 +18,13 @@ from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra
 from treadle.function import Options, checked, encode_payload, make_request
 from treadle.group_commit import warn_if_on_loop
 from treadle.hooks import Hooks, dispatch_now
-from treadle.job import ClaimedJob, Job, NewJob
+from treadle.job import ClaimedJob, Job, NewJob, R
 from treadle.lease import Lease
 from treadle.limit_changes import AppLimits
 from treadle.management import Management, Statuses, statuses
 from treadle.redact import Setting
 from treadle.registry import Registry
-from treadle.results import ResultPoller, result_of, twin
+from treadle.results import ResultPoller, id_of, result_of, twin
 from treadle.schedules import Schedules
 from treadle.settings import checked_name, database_url, redactor_for
 from treadle.stores import open_store
@@ -165,21 +165,30 @@ class Treadle(Management):
             self._policies = (time.monotonic(), policies)
         return policies.get(type) or TypePolicy(type=type)
 
-    def result(self, id: str, *, timeout: float = 60) -> Any:
-        """Wait until the job has ended and return its result. Raises JobFailed, or ResultTimeout if it takes longer."""
+    @overload
+    def result(self, job: Job[R], *, timeout: Duration = 60) -> R: ...
+    @overload
+    def result(self, job: str, *, timeout: Duration = 60) -> Any: ...
+    def result(self, job: Job | str, *, timeout: Duration = 60) -> Any:
+        """Wait until the job, or the one with that id, has ended, and return its result, as the type that its handler
+        says. Raises JobFailed, or ResultTimeout if it takes longer."""
         warn_if_on_loop(stacklevel=3)
-        poller = ResultPoller(self.store, id, timeout)
+        poller = ResultPoller(self.store, id_of(job), in_seconds(timeout))
         while True:
-            if job := poller.look():
-                return result_of(job)
+            if ended := poller.look():
+                return result_of(self.registry.with_result(ended))
             time.sleep(poller.pause())
 
-    async def aresult(self, id: str, *, timeout: float = 60) -> Any:
+    @overload
+    async def aresult(self, job: Job[R], *, timeout: Duration = 60) -> R: ...
+    @overload
+    async def aresult(self, job: str, *, timeout: Duration = 60) -> Any: ...
+    async def aresult(self, job: Job | str, *, timeout: Duration = 60) -> Any:
         """`result` without blocking the event loop."""
-        poller = ResultPoller(self.store, id, timeout)
+        poller = ResultPoller(self.store, id_of(job), in_seconds(timeout))
         while True:
-            if job := await asyncio.to_thread(poller.look):
-                return result_of(job)
+            if ended := await asyncio.to_thread(poller.look):
+                return result_of(self.registry.with_result(ended))
             await asyncio.sleep(poller.pause())
 
     # Chores that every worker also does

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from treadle.errors import NotJSON, PayloadTooDeep, PayloadTooLarge
+from treadle.json_types import to_builtin
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -15,7 +16,7 @@ MAX_ERROR = 16 * 1024
 
 T = TypeVar("T")
 
-encode = msgspec.json.Encoder().encode
+encode = msgspec.json.Encoder(enc_hook=to_builtin).encode
 decode = msgspec.json.Decoder().decode
 
 
@@ -63,6 +64,11 @@ def to_json_exact(value: Any, type: str, where: str) -> str:
 def result_to_json(value: Any, type: str) -> str | None:
     """A handler's result as JSON text; None stays None."""
     return None if value is None else to_json(value, type, "the result", "result")
+
+
+def plain(value: Any) -> Any:
+    """A value as decoded JSON has it: a model is a dict, a date is a text."""
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=to_builtin)
 
 
 def clip(text: str | None, limit: int = MAX_ERROR) -> str | None:

@@ -46,6 +46,8 @@ class Run:
     store: Store
     redactor: Redactor = DEFAULT
     saver: StepSaver | None = None
+    typed: Callable[[str, Any], Any] = lambda type, result: result
+    """A stored result of a type of job, as its handler annotates it."""
     progress: Progress | None = None
     stop_reason: StopReason | None = None
     """Why the worker wants the handler to stop: its stop flag is set."""
@@ -317,21 +319,22 @@ class Context:
         steps = self._steps
         steps.load()
         stored = steps.begin_gather(name, requests)
-        return [] if stored is None else steps.gather(stored)
+        return [] if stored is None else steps.gather(stored, requests)
 
     async def agather(self, name: str, requests: Sequence[NewJob]) -> list[Any]:
         """`gather` without blocking the event loop."""
         steps = self._steps
         await steps.aload()
         stored = steps.begin_gather(name, requests)
-        return [] if stored is None else await steps.agather(stored)
+        return [] if stored is None else await steps.agather(stored, requests)
 
     @property
     def parents(self) -> list[Job]:
         """The jobs that this one was enqueued after, with their results."""
         run = self._run
         if run.parents is None:
-            run.parents = run.store.parents(run.claimed.id)
+            stored = run.store.parents(run.claimed.id)
+            run.parents = [msgspec.structs.replace(job, result=run.typed(job.type, job.result)) for job in stored]
         return run.parents
 
     @property

@@ -79,9 +79,9 @@ class BadPayload(TreadleError, ValueError):
 class NotJSON(BadPayload):
     """A value that JSON would change."""
 
-    def __init__(self, where: str, value: object, way_out: str) -> None:
-        super().__init__(f"{where}={shown(value)} cannot be stored as JSON: {way_out}")
-        self.where, self.value = where, value
+    def __init__(self, where: str, value: object, way_out: str, problem: str = "cannot be stored as JSON") -> None:
+        super().__init__(f"{where}={shown(value)} {problem}: {way_out}")
+        self.where, self.value, self.way_out = where, value, way_out
 
 
 class PayloadTooLarge(BadPayload):

@@ -12,7 +12,7 @@ from treadle.clock import Duration
 from treadle.dedupe import Dedupe, DedupeOption, key_for, rule_text
 from treadle.errors import BadArguments, BadOption, TreadleError, UnknownOption
 from treadle.ids import is_id, new_id
-from treadle.job import Job, NewJob, Reschedule
+from treadle.job import Job, NewJob, R, Reschedule
 from treadle.schedule import MISSED, OVERLAP, Missed, NewSchedule, Overlap, checked_choice, checked_rule
 from treadle.settings import at_least_one, checked_delay, checked_moment, checked_name, checked_priority, microseconds
 from treadle.waits import IF_FAILED, IfFailed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Q = ParamSpec("Q")
 P = ParamSpec("P")
-R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Options(TypedDict, total=False):
@@ -66,7 +66,7 @@ class Changes(TypedDict, total=False):
 KNOWN_CHANGES = frozenset(Changes.__annotations__)
 
 
-class Enqueuer(Generic[P]):
+class Enqueuer(Generic[P, R]):
     """A job type with options. You enqueue it with the handler's own arguments."""
 
     def __init__(self, job_type: JobType, registry: Registry, options: Options) -> None:
@@ -74,7 +74,7 @@ class Enqueuer(Generic[P]):
         self.registry = registry
         self._options = options
 
-    def using(self, **options: Unpack[Options]) -> Enqueuer[P]:
+    def using(self, **options: Unpack[Options]) -> Enqueuer[P, R]:
         """The same job type with more options; later ones win."""
         return Enqueuer(self.job_type, self.registry, {**self._options, **checked(options)})
 
@@ -84,13 +84,13 @@ class Enqueuer(Generic[P]):
         arguments = signature.bind(args, kwargs) if args else kwargs
         return make_request(self.job_type.policy, self.job_type.dedupe, signature.encode(arguments), self._options)
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Store a job. It is durable once this returns. Inside a handler, it is stored when the handler completes."""
         app = self.registry.app or self._no_app()
         [job] = app._submit([self.request(*args, **kwargs)], self._options)
         return job
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """`enqueue` without blocking the event loop."""
         app = self.registry.app or self._no_app()
         [job] = await app._asubmit([self.request(*args, **kwargs)], self._options)
@@ -101,15 +101,16 @@ class Enqueuer(Generic[P]):
         raise TreadleError(f"{name} belongs to no app; include its registry first: td.include(registry)")
 
 
-class JobFunction(Enqueuer[P], Generic[Q, P, R]):
-    """A declared job. Call it to run the plain function; `enqueue` it and a worker runs it."""
+class JobFunction(Enqueuer[P, R], Generic[Q, P, T, R]):
+    """A declared job. Call it to run the plain function; `enqueue` it and a worker runs it. `T` is what a call returns:
+    of an async function that is a coroutine, whose result is `R`."""
 
     def __init__(self, job_type: JobType, registry: Registry) -> None:
         super().__init__(job_type, registry, {})
         update_wrapper(self, job_type.handler)
 
-    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
-        result: R = self.job_type.handler(*args, **kwargs)
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> T:
+        result: T = self.job_type.handler(*args, **kwargs)
         return result
 
     def __repr__(self) -> str:
@@ -129,7 +130,7 @@ class JobFunction(Enqueuer[P], Generic[Q, P, R]):
         return function
 
 
-AnyJob = JobFunction[..., ..., Any]
+AnyJob = JobFunction[..., ..., Any, Any]
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -177,7 +178,9 @@ def encode_payload(type: str, known: JobType | None, payload: Mapping[str, Any] 
     arguments = {} if payload is None else payload
     if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
         raise BadArguments(type, f"a payload is a JSON object, not {payload!r}", "a dict with text keys")
-    return codec.to_json_exact(dict(arguments), type, type) if known is None else known.signature.encode(arguments)
+    if known is None:
+        return codec.to_json_exact(dict(arguments), type, type)
+    return known.signature.encode(known.signature.from_json(arguments))
 
 
 def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options: Options) -> NewJob:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -92,7 +92,15 @@ class Progress(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+if TYPE_CHECKING:  # the standard library has defaults of type variables since Python 3.13
+    import typing_extensions
+
+    R = typing_extensions.TypeVar("R", covariant=True, default=Any)
+else:
+    R = TypeVar("R", covariant=True)
+
+
+class Job(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     """One stored unit of work, as read at one moment."""
 
     id: str
@@ -113,7 +121,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     completed_at: datetime | None = None
     error: str | None = None
-    result: Any = None
+    if TYPE_CHECKING:
+        result: R | None = None
+        """What its handler returned."""
+    else:
+        result: Any = None
     progress: Progress | None = None
     schedule: str | None = None
     """The name of the schedule that fired it, and the moment for which it did."""

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
+import msgspec
+
 from treadle import clock, filters
 from treadle.bulk import Bulk, changes_for
 from treadle.clock import Duration, in_seconds
@@ -47,7 +49,8 @@ class Management(Pausing):
 
     def get(self, id: str) -> Job | None:
         """The job, or None."""
-        return self.store.get(id)
+        job = self.store.get(id)
+        return None if job is None else self.registry.with_result(job)
 
     def jobs(
         self,
@@ -74,7 +77,8 @@ class Management(Pausing):
         given: dict[str, tuple[str, ...]] = {field: (value,) for field, value in named.items() if value is not None}
         if status is not None:
             given["statuses"] = statuses(status)
-        return self.store.jobs(_both(filters.to_filter(filter), given), limit, cursor)
+        page = self.store.jobs(_both(filters.to_filter(filter), given), limit, cursor)
+        return msgspec.structs.replace(page, jobs=[self.registry.with_result(job) for job in page])
 
     def count(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> Count:
         """How many jobs match. If they are more than `at_most`, or counting takes too long, `str()` is "10,000+"."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from treadle import clock
 from treadle.context import Run, Tracing, current_run
@@ -18,11 +19,15 @@ from treadle.stores.base import Store
 from treadle.stores.user_connections import is_async, run_on_async
 from treadle.waits import refuse_parent
 
+if TYPE_CHECKING:
+    from treadle.registry import Registry
+
 
 class Producer:
     """The part of an app that stores new jobs, and wakes the workers of this process for them."""
 
     store: Store
+    registry: Registry
     tracing: Tracing | None
     _wakers: set[Callable[[], None]]
     """Wake the workers of this process when a job may be due."""

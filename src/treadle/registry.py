@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
@@ -84,10 +84,18 @@ class JobDecorator(Protocol):
 
     @overload
     def __call__(
-        self, function: Callable[Concatenate[Context, P], R], /
-    ) -> JobFunction[Concatenate[Context, P], P, R]: ...
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> JobFunction[Concatenate[Context, P], P, Coroutine[Any, Any, R], R]: ...
     @overload
-    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, P, R]: ...
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> JobFunction[P, P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> JobFunction[Concatenate[Context, P], P, R, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, P, R, R]: ...
 
 
 class Registry:
@@ -101,9 +109,17 @@ class Registry:
         self._functions: dict[str, AnyJob] = {}
 
     @overload
-    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobFunction[Concatenate[Context, P], P, R]: ...
+    def job(
+        self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /
+    ) -> JobFunction[Concatenate[Context, P], P, Coroutine[Any, Any, R], R]: ...
     @overload
-    def job(self, function: Callable[P, R], /) -> JobFunction[P, P, R]: ...
+    def job(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> JobFunction[P, P, Coroutine[Any, Any, R], R]: ...
+    @overload
+    def job(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> JobFunction[Concatenate[Context, P], P, R, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> JobFunction[P, P, R, R]: ...
     @overload
     def job(self, **options: Unpack[JobOptions]) -> JobDecorator: ...
     def job(self, function: Any = None, **options: Unpack[JobOptions]) -> Any:
@@ -191,6 +207,15 @@ class Registry:
         """The handler and policy of a type, or None."""
         function = self._functions.get(type)
         return None if function is None else function.job_type
+
+    def result(self, type: str, stored: Any) -> Any:
+        """A stored result, as the type that its handler says it returns, if the handler is known here."""
+        job_type = self.get(type)
+        return stored if job_type is None else job_type.signature.result(stored)
+
+    def with_result(self, job: Job) -> Job:
+        """The job, with its result as that type."""
+        return job if job.result is None else msgspec.structs.replace(job, result=self.result(job.type, job.result))
 
     def __iter__(self) -> Iterator[AnyJob]:
         return iter(self._functions.values())

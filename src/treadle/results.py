@@ -65,6 +65,10 @@ class ResultPoller:
         return max(0.0, min(self._pause, self._deadline - time.monotonic()))
 
 
+def id_of(job: Job | str) -> str:
+    return job.id if isinstance(job, Job) else job
+
+
 def result_of(job: Job) -> Any:
     if job.status is not Status.COMPLETED:
         raise JobFailed(job.id, job.status, job.error)

@@ -23,6 +23,7 @@ from treadle.context import Run, caller, current_run, current_step
 from treadle.errors import BadOption, BadPayload, BadStep, JobFailed, NotJSON, PayloadTooLarge, StoreBusy, StoreUnusable
 from treadle.group_commit import GroupCommit, warn_if_on_loop
 from treadle.job import ClaimedJob, NewJob, Status
+from treadle.json_types import convert, to_builtin
 from treadle.outcome import Fail, Outcome, OutcomeKind, Suspend
 from treadle.settings import checked_name, duration
 from treadle.signature import returned
@@ -32,7 +33,7 @@ from treadle.waits import NewSignal, NewWait
 
 PAUSE = 0.5
 """Seconds to wait before a store that could not be used is tried again: a step that is done should not run again."""
-_ENCODER = msgspec.json.Encoder(order="deterministic")
+_ENCODER = msgspec.json.Encoder(enc_hook=to_builtin, order="deterministic")
 
 
 class StepSaver:
@@ -118,7 +119,7 @@ class StepCall:
             raise BadStep(self.name, f"its stored value no longer fits what it returns: {error}", RENAME) from None
 
     def _as_annotated(self, value: Any) -> Any:
-        return value if self._hint is Any else msgspec.convert(value, self._hint, str_keys=True)
+        return value if self._hint is Any else convert(value, self._hint)
 
 
 RENAME = "rename the step, or run the job again from it: td.retry(id, from_step=…)"
@@ -202,21 +203,26 @@ class RunSteps:
             self._suspend(steps=(started,), waits=waits, follow_ups=tuple(jobs))
         return stored
 
-    def gather(self, stored: Step) -> list[Any]:
+    def gather(self, stored: Step, requests: Sequence[NewJob]) -> list[Any]:
+        gathered = stored.value
         if stored.kind == "gather":
-            results, step = self._gathered(stored, self._run.store.ends(stored.value))
+            gathered, step = self._gathered(stored, self._run.store.ends(stored.value))
             if step is not None:
                 self._save(step)
-            return results_of(results)
-        return results_of(stored.value)
+        return self._results(gathered, requests)
 
-    async def agather(self, stored: Step) -> list[Any]:
+    async def agather(self, stored: Step, requests: Sequence[NewJob]) -> list[Any]:
+        gathered = stored.value
         if stored.kind == "gather":
-            results, step = self._gathered(stored, await asyncio.to_thread(self._run.store.ends, stored.value))
+            gathered, step = self._gathered(stored, await asyncio.to_thread(self._run.store.ends, stored.value))
             if step is not None:
                 await self._asave(step)
-            return results_of(results)
-        return results_of(stored.value)
+        return self._results(gathered, requests)
+
+    def _results(self, gathered: Any, requests: Sequence[NewJob]) -> list[Any]:
+        if "results" not in gathered:
+            raise JobFailed(gathered["id"], gathered["status"], gathered["error"])
+        return [self._run.typed(job.type, result) for job, result in zip(requests, gathered["results"], strict=True)]
 
     def _gathered(self, stored: Step, ends: Mapping[str, Ended]) -> tuple[Any, NewStep | None]:
         """What subjobs have returned, or which has failed; and the step that keeps it, unless that is too large. If
@@ -332,10 +338,3 @@ def _as_text(value: Any) -> str | None:
         return _ENCODER.encode(value).decode()
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
         return None
-
-
-def results_of(gathered: Any) -> list[Any]:
-    if "results" not in gathered:
-        raise JobFailed(gathered["id"], gathered["status"], gathered["error"])
-    results: list[Any] = gathered["results"]
-    return results

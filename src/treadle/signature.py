@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import partial
-from typing import Any, get_args, get_origin
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
 from treadle import codec
 from treadle.errors import BadArguments, BadHandler, NotJSON
+from treadle.json_types import convert, from_builtin, readable, schema_of
+
+log = logging.getLogger("treadle")
 
 _UNFIT = {
     inspect.Parameter.POSITIONAL_ONLY: "{!r} is positional-only",
@@ -30,10 +35,13 @@ class Signature:
     def __init__(self, handler: Callable[..., Any], name: str, context: type) -> None:
         parameters = list(inspect.signature(handler).parameters.values())
         hints = _hints(handler)
-        self.takes_context = bool(parameters) and hints.get(parameters[0].name) is context
+        first = parameters[0] if parameters and parameters[0].kind is not inspect.Parameter.KEYWORD_ONLY else None
+        self.takes_context = first is not None and _is_context(hints.get(first.name), context)
         if self.takes_context:
             parameters = parameters[1:]
         for p in parameters:
+            if _is_context(hints.get(p.name), context):
+                raise BadHandler(name, f"{p.name!r} is a Context, but not its first parameter", "put it first")
             if p.kind in _UNFIT:
                 problem = _UNFIT[p.kind].format(p.name)
                 raise BadHandler(name, problem, "use named parameters: a payload is a JSON object")
@@ -44,12 +52,14 @@ class Signature:
         resolved = [p if p.annotation is p.empty else p.replace(annotation=self._hints[p.name]) for p in parameters]
         self._text = str(inspect.Signature(resolved))
         self._fields = frozenset(self.names)
-        self._struct = _struct(name, self._hints)
-        self._decode: Callable[[str], Any] = msgspec.json.Decoder(self._struct).decode
+        self._struct = _struct(name, self._hints, self._required)
+        self._decode: Callable[[str], Any] = msgspec.json.Decoder(self._struct, dec_hook=from_builtin).decode
+        self._result = _readable_result(name, handler)
+        self._warned = False
 
     def schema(self) -> str:
         """Its parameters as a JSON schema, for forms; '' if it is too large. Without defaults, which may be secrets."""
-        found = msgspec.json.schema(self._struct, schema_hook=lambda _: {})
+        found = msgspec.json.schema(self._struct, schema_hook=schema_of)
         others = dict(found.get("$defs", {}))
         own = others.pop(found["$ref"].rpartition("/")[2])
         required = [name for name in self.names if name in self._required]
@@ -70,7 +80,7 @@ class Signature:
         """The arguments that decoded JSON says: a text is the enum or the date that the handler takes. What does not
         fit stays as it is, and `encode` refuses it."""
         try:
-            values = msgspec.convert(payload, self._struct)
+            values = msgspec.convert(payload, self._struct, dec_hook=from_builtin)
         except (msgspec.ValidationError, RecursionError):
             return payload
         return {name: getattr(values, name) for name in payload}
@@ -100,6 +110,20 @@ class Signature:
             self._refuse(arguments.keys())
         return arguments
 
+    def result(self, stored: Any) -> Any:
+        """A stored result as the type that the handler says it returns. One that does not fit stays as it is: its work
+        is done, or an older deploy has written it. That is logged once."""
+        if stored is None or self._result in (Any, None):  # `-> None` may still ctx.complete(result)
+            return stored
+        try:
+            return convert(stored, self._result)
+        except (msgspec.ValidationError, RecursionError) as error:
+            if not self._warned:
+                self._warned = True
+                text = "a result of %s does not fit %s and is returned as it was stored: %s"
+                log.warning(text, self.name, _shown(self._result), error)
+            return stored
+
     def _refuse(self, given: Any) -> None:
         """Raise an error that names the unknown or missing argument."""
         if unknown := sorted(set(given) - self._fields):
@@ -113,12 +137,12 @@ class Signature:
             where, hint = f"{self.name}: {name}", self._hints[name]
             try:
                 text = codec.to_json(value, self.name, where)
-                if msgspec.json.decode(text, type=hint) != value:
+                if msgspec.json.decode(text, type=_readable_or_any(hint), dec_hook=from_builtin) != value:
                     return NotJSON(where, value, _how_to_keep(hint, value))
             except NotJSON as error:
                 return error
             except msgspec.MsgspecError as error:
-                return NotJSON(where, value, f"{error}; {_annotation(hint)}")
+                return NotJSON(where, value, str(error), f"does not fit {_shown(hint)}")
         return NotJSON(self.name, dict(arguments), "it would come back as a different value")
 
 
@@ -135,6 +159,20 @@ def _hints(handler: Callable[..., Any]) -> dict[str, Any]:
     return hints
 
 
+def _is_context(hint: Any, context: type) -> bool:
+    return hint is context or (get_origin(hint) in (Union, UnionType) and context in get_args(hint))
+
+
+def _readable_result(name: str, handler: Callable[..., Any]) -> Any:
+    """The type that a handler returns. One that cannot be stored is refused now: later, its work would be done."""
+    hint = _hints(handler).get("return", Any)
+    try:
+        return readable(hint)
+    except (TypeError, NameError) as error:
+        way_out = "return what JSON can represent, or nothing, and annotate that"
+        raise BadHandler(name, f"it returns {_shown(hint)}, which cannot be stored: {error}", way_out) from error
+
+
 def returned(function: Callable[..., Any]) -> Any:
     """The type that a function says it returns, or that its awaitable has. Any if it does not say, or JSON has none."""
     while isinstance(function, partial):
@@ -143,21 +181,29 @@ def returned(function: Callable[..., Any]) -> Any:
     if get_origin(hint) in (Awaitable, Coroutine):
         hint = get_args(hint)[-1]
     try:
-        msgspec.json.Decoder(hint)
+        return readable(hint)
     except (TypeError, NameError):
         return Any
-    return hint
 
 
-def _struct(name: str, hints: Mapping[str, Any]) -> Any:
+def _struct(name: str, hints: Mapping[str, Any], required: Collection[str]) -> Any:
     """A struct with a field per parameter, so that one decode checks them all. A missing argument stays UNSET."""
-    fields = [(n, hint | msgspec.UnsetType if _unites(hint) else Any, msgspec.UNSET) for n, hint in hints.items()]
     try:
+        known = {n: readable(hint) if n in required else _readable_or_any(hint) for n, hint in hints.items()}
+        fields = [(n, hint | msgspec.UnsetType if _unites(hint) else Any, msgspec.UNSET) for n, hint in known.items()]
         struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
         msgspec.json.Decoder(struct)
     except (TypeError, NameError) as error:
         raise BadHandler(name, str(error), "annotate its parameters with types that JSON can represent") from error
     return struct
+
+
+def _readable_or_any(hint: Any) -> Any:
+    """A parameter with a default may be for tests alone, such as a client: no payload has to fill it."""
+    try:
+        return readable(hint)
+    except (TypeError, NameError):
+        return Any
 
 
 def _unites(hint: Any) -> bool:
@@ -168,7 +214,11 @@ def _unites(hint: Any) -> bool:
 
 
 def _annotation(hint: Any) -> str:
-    return "its parameter has no annotation" if hint is Any else f"the handler takes {getattr(hint, '__name__', hint)}"
+    return "its parameter has no annotation" if hint is Any else f"the handler takes {_shown(hint)}"
+
+
+def _shown(hint: Any) -> str:
+    return str(hint if get_args(hint) else getattr(hint, "__name__", hint))
 
 
 def _how_to_keep(hint: Any, value: Any) -> str:
@@ -176,4 +226,6 @@ def _how_to_keep(hint: Any, value: Any) -> str:
         return "JSON has no such number; pass None or a string"
     if hint is Any:
         return f"annotate the parameter ({type(value).__name__}), or pass strings, numbers, lists and dicts"
+    if isinstance(value, dict) and isinstance(hint, type) and not issubclass(hint, dict):
+        return f"the handler takes {hint.__name__}; pass {hint.__name__}(**…), or annotate the parameter with dict"
     return f"it would come back as a different value; {_annotation(hint)}"

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from treadle import clock
+from treadle import clock, codec
 from treadle.batch import Batch
 from treadle.diagnosis import is_alive, silence, stalled_for
 from treadle.errors import BadFilter
@@ -40,7 +40,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 def job(job: Job, hide: Redactor) -> Job:
     progress = job.progress and msgspec.structs.replace(job.progress, message=hide.text(job.progress.message))
-    values = {"payload": hide.value(job.payload), "result": hide.value(job.result)}
+    values = {"payload": hide.value(job.payload), "result": hide.value(codec.plain(job.result))}
     return msgspec.structs.replace(job, **values, error=_redacted(job.error, hide), progress=progress)
 
 

@@ -159,11 +159,11 @@ async def call_async(ctx: Context) -> None:
 
 # Enqueued with the handler's own arguments, without the context
 
-assert_type(bare.enqueue("p1"), Job)
-assert_type(bare.enqueue(podcast_id="p1", retries=1), Job)
-assert_type(with_context.enqueue("o1", force=True), Job)
-assert_type(apart.enqueue(n=1), Job)
-assert_type(bare.using(delay=60, priority=5, tenant="acme", subject="call-7").enqueue(podcast_id="p1"), Job)
+assert_type(bare.enqueue("p1"), Job[dict[str, int]])
+assert_type(bare.enqueue(podcast_id="p1", retries=1), Job[dict[str, int]])
+assert_type(with_context.enqueue("o1", force=True), Job[str])
+assert_type(apart.enqueue(n=1), Job[int])
+assert_type(bare.using(delay=60, priority=5, tenant="acme", subject="call-7").enqueue("p1"), Job[dict[str, int]])
 assert_type(bare.using(run_at=datetime.now()).using(dedupe="k").request("p1"), NewJob)
 assert_type(with_context.request(operation_id="o1"), NewJob)
 assert_type(td.enqueue("anything", {"a": 1}, tenant="acme"), Job)
@@ -171,11 +171,25 @@ assert_type(td.enqueue_many([bare.request(podcast_id="p1"), called.request("p2")
 
 
 async def enqueue_async() -> None:
-    assert_type(await bare.aenqueue(podcast_id="p1"), Job)
-    assert_type(await asynchronous.using(detached=True).aenqueue("p1"), Job)
-    assert_type(await async_with_context.aenqueue(operation_id="o1"), Job)
+    assert_type(await bare.aenqueue(podcast_id="p1"), Job[dict[str, int]])
+    assert_type(await asynchronous.using(detached=True).aenqueue("p1"), Job[int])
+    assert_type(await async_with_context.aenqueue(operation_id="o1"), Job[None])
     assert_type(await td.aenqueue("anything"), Job)
     assert_type(await td.aenqueue_many([called.request("p2")]), list[Job])
+
+
+# Results have the type that the handler says; a coroutine's is what it returns
+
+assert_type(td.result(bare.enqueue("p1")), dict[str, int])
+assert_type(td.result(asynchronous.enqueue("p1"), timeout=timedelta(seconds=5)), int)
+assert_type(td.result("id"), Any)
+assert_type(bare.enqueue("p1").result, dict[str, int] | None)
+assert_type(asynchronous.using(priority=1).enqueue("p1").result, int | None)
+
+
+async def result_async() -> None:
+    assert_type(await td.aresult(await asynchronous.aenqueue("p1")), int)
+    assert_type(await td.aresult("id"), Any)
 
 
 # A timedelta wherever seconds are taken

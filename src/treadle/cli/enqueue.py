@@ -8,7 +8,7 @@ from typing import Any
 import click
 import msgspec
 
-from treadle import units, views
+from treadle import codec, units, views
 from treadle.app import Treadle
 from treadle.cli.app_loader import database, load_app
 from treadle.cli.base import AT, REMEMBERED, Shared, command, duration, moment, reveals
@@ -125,7 +125,7 @@ def _wait(shared: Shared, app: Treadle, job: Job, timeout: float) -> None:
     hide = shared.redactor(app)
     try:
         with shared.err.status(f"waiting for {job.type}"):
-            result = app.result(job.id, timeout=timeout)
+            result = codec.plain(app.result(job.id, timeout=timeout))
     except (JobFailed, ResultTimeout) as error:
         if _printed_json(shared, app, job.id, hide):
             click.get_current_context().exit(explained(error).exit_code)

@@ -167,9 +167,7 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         tenant = self.caller.tenant
         if tenant is not None:
             self._tenant(options.get("tenant"))
-        known = self._app.registry.get(type)
-        arguments = payload if known is None else known.signature.from_json(payload)
-        return self._app.request(type, arguments, **(options if tenant is None else {**options, "tenant": tenant}))
+        return self._app.request(type, payload, **(options if tenant is None else {**options, "tenant": tenant}))
 
     def arguments(self, type: str) -> str:
         """The JSON schema of a type's arguments, of its handler here or as workers published it; '' if unknown."""

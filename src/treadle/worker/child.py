@@ -247,7 +247,7 @@ class ChildRun(Run):
     __slots__ = ("_pipe", "_sending")
 
     def __init__(self, claimed: ClaimedJob, app: Treadle, pipe: Connection) -> None:
-        super().__init__(claimed, app.store, app.redactor, app._step_saver)
+        super().__init__(claimed, app.store, app.redactor, app._step_saver, typed=app.registry.result)
         self._pipe, self._sending = pipe, threading.RLock()
 
     def report(self, progress: Progress) -> None:

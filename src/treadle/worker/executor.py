@@ -43,6 +43,7 @@ class Executor:
     def __init__(self, app: Treadle, concurrency: int, attempts: Attempts, parts: Parts) -> None:
         new_child = partial(Child, app, attempts.cells)
         self._store, self._redactor, self._saver = app.store, app.redactor, app._step_saver
+        self._result = app.registry.result
         self._attempts = attempts
         self._parts = parts
         self._loop = asyncio.get_running_loop()
@@ -54,7 +55,7 @@ class Executor:
 
     def start(self, claimed: ClaimedJob, job_type: JobType) -> bool:
         """Put a claimed job into a slot. If there can be none now, release the job, and return False."""
-        attempt = RunningAttempt(Run(claimed, self._store, self._redactor, self._saver), job_type)
+        attempt = RunningAttempt(Run(claimed, self._store, self._redactor, self._saver, typed=self._result), job_type)
         if claimed.number in self._attempts.running:
             self._attempts.give_up_stale(claimed.number)
         self._attempts.running[claimed.number] = attempt

@@ -1,0 +1,166 @@
+"""Types that JSON does not have and msgspec does not know: pydantic's models, paths, time zones, and some unions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator, Sequence
+from functools import cache
+from pathlib import Path, PurePath
+from types import NoneType, UnionType
+from typing import Annotated, Any, Never, NoReturn, Union, cast, get_args, get_origin
+from zoneinfo import ZoneInfo
+
+import msgspec
+from msgspec import inspect
+
+
+class OneOf(type):
+    """A union that msgspec refuses, as a class of its own: its values are read by trying each member."""
+
+    members: tuple[Any, ...]
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return True
+
+
+def to_builtin(value: Any) -> Any:
+    """The JSON form of a value, for msgspec, which asks for what it does not know."""
+    if (adapter := _adapter(type(value))) is not None:
+        return adapter.dump_python(value, mode="json", by_alias=True, round_trip=True, warnings=False)
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, ZoneInfo) and value.key is not None:
+        return value.key
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+def from_builtin(kind: Any, value: Any) -> Any:
+    """The value of this type that has this JSON form. What does not fit is a ValueError."""
+    if isinstance(kind, OneOf):
+        return _read_one_of(kind.members, value)
+    if kind is object or type(value) is kind:  # `convert` reads Python's values, too
+        return value
+    if (adapter := _adapter(kind)) is not None:
+        return _validated(adapter, value)
+    if not isinstance(value, str):
+        raise ValueError(f"Expected `str`, got `{type(value).__name__}`")
+    if issubclass(kind, PurePath):
+        return kind(value)
+    try:
+        return kind(value)
+    except KeyError:  # no such time zone
+        raise ValueError(f"There is no time zone {value!r} here") from None
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """Decoded JSON as this type, which is `readable`. Raises msgspec.ValidationError."""
+    return msgspec.convert(value, kind, str_keys=True, dec_hook=from_builtin)
+
+
+def readable(hint: Any) -> Any:
+    """The same type, as msgspec can read it. Raises TypeError or NameError if JSON cannot represent it."""
+    if hint in (NoReturn, Never) or isinstance(hint, str):  # a text is a name that was never resolved
+        return Any
+    found = _adapted(hint)
+    for kind in _custom_types(inspect.type_info(found), set()):
+        if not _is_known(kind):
+            raise TypeError(f"JSON has no form for {getattr(kind, '__qualname__', kind)}")
+    return found
+
+
+def schema_of(kind: Any) -> dict[str, Any]:
+    """A JSON schema for forms. Of a model, without its members: their defaults may be secrets."""
+    if not isinstance(kind, OneOf) and issubclass(kind, PurePath | ZoneInfo):
+        return {"type": "string"}
+    return {"title": kind.__name__, **({"type": "object"} if hasattr(kind, "model_fields") else {})}
+
+
+def _adapted(hint: Any) -> Any:
+    """The hint, with a class of its own instead of each union that msgspec refuses."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return Annotated[(_adapted(args[0]), *hint.__metadata__)]
+    if origin in (Union, UnionType):
+        return _united([_adapted(one) for one in args])
+    if origin in (list, set, frozenset, tuple, dict) or getattr(origin, "__module__", "") == "collections.abc":
+        return cast(Any, origin)[tuple(one if one is ... else _adapted(one) for one in args)] if args else hint
+    return hint
+
+
+def _united(members: list[Any]) -> Any:
+    """Their union. Of objects there may be several: their members tell them apart. Of texts there may be one."""
+    union: Any = Union[tuple(members)]  # noqa: UP007
+    try:
+        inspect.type_info(union)
+    except TypeError:
+        others = tuple(one for one in members if not _is_object(readable(one)))
+        inspect.type_info(Union[(None, *(_STAND_INS.get(one, one) for one in others))])  # raises TypeError, too
+        chosen = OneOf("OneOf", (), {"members": tuple(one for one in members if one is not NoneType)})
+        return chosen | None if NoneType in members else chosen
+    return union
+
+
+_STAND_INS: dict[Any, Any] = {Path: bytes, PurePath: bytes, ZoneInfo: bytearray}
+"""Types that msgspec knows, and that are texts in JSON."""
+
+
+def _is_object(hint: Any) -> bool:
+    objects = (inspect.StructType, inspect.DataclassType, inspect.TypedDictType)
+    return _adapter(hint) is not None or isinstance(inspect.type_info(hint), objects)
+
+
+def _read_one_of(members: Sequence[Any], value: Any) -> Any:
+    """The first member that the value fits and that keeps all of it, or else the first that it fits."""
+    fitting = []
+    for member in members:
+        try:
+            fitting.append(convert(value, member))
+        except msgspec.ValidationError:
+            continue
+    if not fitting:
+        raise ValueError(f"It fits none of {', '.join(getattr(one, '__name__', str(one)) for one in members)}")
+    return next((one for one in fitting if msgspec.to_builtins(one, enc_hook=to_builtin) == value), fitting[0])
+
+
+def _custom_types(info: Any, seen: set[int]) -> Generator[type]:
+    """The classes in a type that msgspec leaves to its hooks."""
+    if isinstance(info, inspect.CustomType):
+        yield info.cls
+    if isinstance(info, tuple):
+        for part in info:
+            yield from _custom_types(part, seen)
+    elif isinstance(info, inspect.Type | inspect.Field) and id(info) not in seen:
+        seen.add(id(info))
+        for name in info.__struct_fields__:
+            yield from _custom_types(getattr(info, name), seen)
+
+
+def _is_known(kind: Any) -> bool:
+    return (
+        kind is object or isinstance(kind, OneOf) or _adapter(kind) is not None or issubclass(kind, PurePath | ZoneInfo)
+    )
+
+
+def _adapter(kind: Any) -> Any:
+    """Pydantic's adapter of one of its types, or None. It is imported only if the app has done so."""
+    if hasattr(kind, "__get_pydantic_core_schema__") and "pydantic" in sys.modules:
+        return _pydantic_adapter(kind)
+    return None
+
+
+@cache
+def _pydantic_adapter(kind: Any) -> Any:
+    return sys.modules["pydantic"].TypeAdapter(kind)
+
+
+def _validated(adapter: Any, value: Any) -> Any:
+    """As JSON: strict models take a date from a text only there. The error has no values, which may be secrets."""
+    try:
+        return adapter.validate_json(msgspec.json.encode(value, enc_hook=to_builtin))
+    except ValueError as error:
+        errors = getattr(error, "errors", None)
+        if errors is None:
+            raise
+        found = errors(include_url=False, include_context=False, include_input=False)
+        problems = [": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in found]
+        raise ValueError("; ".join(problems)) from None
