@@ -15,7 +15,7 @@ from treadle import clock, codec
 from treadle.batch import Batch
 from treadle.diagnosis import is_alive, silence, stalled_for
 from treadle.errors import BadFilter
-from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage, state_of
 from treadle.limits import LimitState
 from treadle.log_lines import LogLine
 from treadle.problems import Problem
@@ -38,10 +38,17 @@ S = TypeVar("S", bound=msgspec.Struct)
 # What redaction leaves of it. `hide` is the app's redactor.
 
 
-def job(job: Job, hide: Redactor) -> Job:
+class JobOut(Job, frozen=True, kw_only=True):
+    """A job, and its state, which is finer than its status: pending is queued, scheduled or retrying."""
+
+    state: str
+
+
+def job(job: Job, hide: Redactor) -> JobOut:
     progress = job.progress and msgspec.structs.replace(job.progress, message=hide.text(job.progress.message))
-    values = {"payload": hide.value(job.payload), "result": hide.value(codec.plain(job.result))}
-    return msgspec.structs.replace(job, **values, error=_redacted(job.error, hide), progress=progress)
+    values = {"payload": hide.value(job.payload), "result": hide.value(codec.plain(job.result)), "progress": progress}
+    state = state_of(job, clock.to_datetime(clock.now()))
+    return from_row(JobOut, job, **values, error=_redacted(job.error, hide), state=state)
 
 
 def attempt(attempt: Attempt, hide: Redactor) -> Attempt:
@@ -163,7 +170,7 @@ def total(count: Count) -> Total:
 class JobPage(msgspec.Struct, kw_only=True):
     """Some jobs, newest first."""
 
-    items: list[Job]
+    items: list[JobOut]
     next_cursor: str | None
     total: Total | None
     searched: int | None
@@ -172,7 +179,7 @@ class JobPage(msgspec.Struct, kw_only=True):
     """The filter, as treadle understood it."""
 
 
-def job_page(items: list[Job], page: Page, filter: Filter, count: Count | None) -> JobPage:
+def job_page(items: list[JobOut], page: Page, filter: Filter, count: Count | None) -> JobPage:
     """A page, with its jobs as they may be shown."""
     counted = None if count is None else total(count)
     return JobPage(items=items, next_cursor=page.next, total=counted, searched=page.searched, filter=str(filter))
@@ -209,7 +216,7 @@ class ScheduleOut(msgspec.Struct, kw_only=True):
 
     schedule: Schedule
     why: ScheduleWhy
-    jobs: list[Job]
+    jobs: list[JobOut]
 
 
 def schedule_out(found: Schedule, why: ScheduleWhy, jobs: Iterable[Job], hide: Redactor) -> ScheduleOut:

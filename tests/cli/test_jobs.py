@@ -253,3 +253,16 @@ def test_secrets_are_not_printed(treadle, td):
             assert printed.exit_code == 0
             assert "login" in printed.stdout
             assert "hunter2" not in printed.output
+
+
+def test_scheduled_and_retrying_jobs_are_shown_as_that(treadle, as_json, td):
+    later, due = td.enqueue("mail", delay=3600), td.enqueue("resize")
+    again = td.enqueue("crawl")
+    [lease] = td.claim(types=["crawl"])
+    lease.fail(ValueError("refused"))
+    shown = {line.split()[0]: line.split()[3] for line in treadle("jobs", "ls").stdout.splitlines()[1:]}
+    assert shown == {later.id: "scheduled", due.id: "pending", again.id: "retrying"}
+    assert "○ retrying" in treadle("jobs", "show", again.id).stdout
+    states = {job["id"]: (job["status"], job["state"]) for job in as_json("jobs", "ls")["items"]}
+    expected = {later.id: ("pending", "scheduled"), due.id: ("pending", "queued"), again.id: ("pending", "retrying")}
+    assert states == expected

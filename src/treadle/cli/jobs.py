@@ -19,11 +19,12 @@ from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
 from treadle.cli.job_logs import logs
 from treadle.cli.job_tree import tree
-from treadle.cli.output import AFTER_HOLDER, bar, clean, pretty, section, status, style
+from treadle.cli.output import AFTER_HOLDER, bar, clean, job_status, pretty, section, status, style
 from treadle.cli.signals import print_steps, print_waits, signal
 from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING, NAMED, Filter
 from treadle.job import Attempt, Job, Status
+from treadle.views import JobOut
 
 FILTERS = "FILTER: 'status:failed,retrying type:send_* payload.user_id:42 attempt:>3 error:refused since:1h'."
 CLONE = """Store a new job like that one, and print its id.
@@ -68,14 +69,14 @@ def both(filter: Filter, given: Mapping[str, Words]) -> Filter:
     return filter.replace(**{NAMED[name]: values for name, values in given.items()})
 
 
-def _columns(page: list[Job]) -> output.Columns:
+def _columns(page: list[JobOut]) -> output.Columns:
     """Only useful columns: no queue if all jobs have the same, and no errors if there are none."""
     now, queues = datetime.now(UTC), {job.queue for job in page}
     errors = [(clean(job.error or "")[:200], "red" if job.status is Status.FAILED else "dim") for job in page]
     columns: output.Columns = {
         "ID": [job.id for job in page],
         "TYPE": [job.type for job in page],
-        "STATUS": [status(job.status) for job in page],
+        "STATUS": [job_status(job) for job in page],
         "QUEUE": [job.queue for job in page] if queues != {"default"} else [],
         "TENANT": [job.tenant for job in page],
         "SUBJECT": [job.subject for job in page],
@@ -127,9 +128,9 @@ def _get(app: Treadle, id: str) -> Job:
     return job
 
 
-def _print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> None:
+def _print_job(shared: Shared, job: JobOut, history: Sequence[Attempt], names: Mapping[str, str]) -> None:
     shared.print((clean(job.type), "bold"), "  ", job.id)
-    shared.out.print(status(job.status), Text(_summary(job), style="dim"), soft_wrap=True)
+    shared.out.print(job_status(job), Text(_summary(job), style="dim"), soft_wrap=True)
     if job.error:
         shared.print((clean(job.error), "red" if job.status is Status.FAILED else ""))
     if job.progress:

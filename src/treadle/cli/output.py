@@ -22,7 +22,7 @@ from treadle.redact import Redactor
 from treadle.registry import JobType
 from treadle.schedule_diagnosis import ScheduleReason
 from treadle.stores.rows import QueueStats
-from treadle.views import WorkerOut
+from treadle.views import JobOut, WorkerOut
 
 STYLES = {"neutral": "cyan", "calm": "magenta", "warn": "yellow", "accent": "blue"}  # the tones of states
 STYLES |= {"good": "green", "bad": "red", "muted": "dim"}
@@ -38,6 +38,11 @@ def style(state: str) -> str:
 def status(name: str) -> Text:
     """A status or state: its mark and its name. Color only repeats them."""
     return Text(f"{STATE_OF[name].mark} {name}", style=style(name))
+
+
+def job_status(job: JobOut) -> Text:
+    """Its status, and of what is pending for later, why: scheduled or retrying."""
+    return status(job.status if job.state == "queued" else job.state)
 
 
 def clean(text: object, *, one_line: bool = True) -> str:

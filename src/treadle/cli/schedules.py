@@ -19,7 +19,6 @@ from treadle.cli.base import Shared, command, duration, group, moment, reveals, 
 from treadle.cli.errors import confirm
 from treadle.cli.output import clean, section
 from treadle.errors import ScheduleNotFound
-from treadle.job import Job
 from treadle.schedule import Schedule
 from treadle.schedules import newest_jobs
 
@@ -114,9 +113,9 @@ def _print(shared: Shared, out: views.ScheduleOut) -> None:
     section(shared, "Newest jobs", [_job(job) for job in out.jobs] or ["none"])
 
 
-def _job(job: Job) -> str:
+def _job(job: views.JobOut) -> str:
     fired = "" if job.fired_at is None else job.fired_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f"{fired}  {job.id}  {output.status(job.status)}"
+    return f"{fired}  {job.id}  {output.job_status(job)}"
 
 
 @command("pause", help=PAUSE)

@@ -18,7 +18,8 @@ from treadle.function import Changes
 from treadle.job import Attempt, Job, NewJob
 from treadle.lineage import MOST_RELATED, Lineage
 from treadle.reasons import Why
-from treadle.views import JobPage, LogPage
+from treadle.redact import Redactor
+from treadle.views import JobOut, JobPage, LogPage
 from treadle.waits import IfFailed
 from treadle.web.api import new_types
 from treadle.web.problem import HTTPProblem
@@ -55,7 +56,7 @@ class Attempts(msgspec.Struct, kw_only=True):
 class Jobs(msgspec.Struct, kw_only=True):
     """Several jobs."""
 
-    items: list[Job]
+    items: list[JobOut]
 
 
 class ChangesIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -131,7 +132,7 @@ def list_jobs(request: Request) -> JobPage:
 
 
 @get("/api/jobs/{id}", "One job")
-def get_job(request: Request) -> Job:
+def get_job(request: Request) -> JobOut:
     return views.job(request.jobs.get(request.path["id"]), request.redactor)
 
 
@@ -167,7 +168,7 @@ def why(request: Request) -> Why:
     return views.why(request.jobs.why(request.path["id"]), request.redactor)
 
 
-def apply(request: Request, action: JobAction, id: str, **changes: Unpack[Changes]) -> Job:
+def apply(request: Request, action: JobAction, id: str, **changes: Unpack[Changes]) -> JobOut:
     """Does it to one job, records it, and returns the job as it is then. `changes`: what a reschedule sets."""
     job = request.jobs.change(action, id, **changes)
     request.audit(action.__name__, f"{job.id} {changes_for(action.__name__, changes)}".strip())
@@ -178,7 +179,7 @@ def action_route(action: JobAction, method: str, path: str, summary: str, body: 
     """The route that does it to the job in its path, with the fields of its body."""
 
     @Route(method, path, summary, scope="manage", body=body, body_required=False, problems=(409,))
-    def endpoint(request: Request) -> Job:
+    def endpoint(request: Request) -> JobOut:
         return apply(request, action, request.path["id"], **given_fields(request.body))
 
 
@@ -188,7 +189,12 @@ action_route(Treadle.reschedule, "POST", "/api/jobs/{id}/reschedule", RESCHEDULE
 
 
 @post(
-    "/api/jobs/{id}/clone", "A new job like it", scope="manage", body=ChangesIn, body_required=False, returns={201: Job}
+    "/api/jobs/{id}/clone",
+    "A new job like it",
+    scope="manage",
+    body=ChangesIn,
+    body_required=False,
+    returns={201: JobOut},
 )
 def clone(request: Request) -> Response:
     job = request.jobs.change(Treadle.clone, request.path["id"], **given_fields(request.body))
@@ -204,11 +210,11 @@ def clone(request: Request) -> Response:
     body_required=False,
     problems=(409,),
 )
-def retry(request: Request) -> Job:
+def retry(request: Request) -> JobOut:
     return apply_retry(request, request.path["id"], request.body.from_step or None)
 
 
-def apply_retry(request: Request, id: str, from_step: str | None) -> Job:
+def apply_retry(request: Request, id: str, from_step: str | None) -> JobOut:
     """`from_step`: this step and all later ones are forgotten first."""
     job = request.jobs.change(Treadle.retry, id, from_step=from_step)
     request.audit("retry", job.id if from_step is None else f"{job.id} from_step={from_step}")
@@ -228,7 +234,7 @@ action_route(Treadle.delete, "DELETE", "/api/jobs/{id}", "Erase a job that is no
     body=NewJobIn | Annotated[list[NewJobIn], Meta(min_length=1, max_length=MAX_NEW)],
     parameters=(IDEMPOTENCY_KEY,),
     problems=(409, 422),
-    returns={200: (Job, Jobs), 201: (Job, Jobs)},
+    returns={200: (JobOut, Jobs), 201: (JobOut, Jobs)},
 )
 def enqueue(request: Request) -> Response:
     """One or many, all or none. 201 if any is new, 200 if a dedupe key found them all stored already."""
@@ -242,14 +248,15 @@ def enqueue(request: Request) -> Response:
         what = jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))
         request.audit("enqueue", what, len(stored))
     redactor, may_read = request.redactor, request.caller.may("read")
-    items = [views.job(job, redactor) if job.id in stored or may_read else _receipt(job) for job in jobs]
+    items = [views.job(job, redactor) if job.id in stored or may_read else _receipt(job, redactor) for job in jobs]
     status = 201 if stored else 200
     return Response(status=status, data=Jobs(items=items) if isinstance(request.body, list) else items[0])
 
 
-def _receipt(job: Job) -> Job:
+def _receipt(job: Job, redactor: Redactor) -> JobOut:
     """A job that was stored before, for a caller that may not read: it may be another caller's, and may have run."""
-    return msgspec.structs.replace(job, payload={}, result=None, error=None, progress=None)
+    blank = msgspec.structs.replace(job, payload={}, result=None, error=None, progress=None)
+    return views.job(blank, redactor)
 
 
 def _insert_once(request: Request, key: str, new_jobs: list[NewJob]) -> list[Job]:

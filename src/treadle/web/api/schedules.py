@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Meta
 
 from treadle import views
-from treadle.job import Job
 from treadle.schedule import Schedule
 from treadle.schedules import Schedules
 from treadle.views import ScheduleOut, SchedulesOut
@@ -95,7 +94,7 @@ def _changed(request: Request, action: str, schedule: Schedule) -> Schedule:
     return views.schedule(schedule, request.redactor)
 
 
-@changes("POST", "/api/schedule/run", "Store a job of it now, even if it is paused", returns={201: Job})
+@changes("POST", "/api/schedule/run", "Store a job of it now, even if it is paused", returns={201: views.JobOut})
 def run(request: Request) -> Response:
     job = request.schedules.change(Schedules.run_now, *named(request))
     request.audit("run_schedule", job.schedule or "")
