@@ -53,6 +53,7 @@ MIDDLE = {
     "backfill",
     "batches",
     "bulk",
+    "completion",
     "context",
     "pausing",
     "management",

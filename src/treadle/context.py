@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -15,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
-from treadle import clock, codec
+from treadle import clock, codec, completion
 from treadle.batch import NewBatch, member, refuse_rejects
 from treadle.errors import BadOption, TransactionOver
 from treadle.job import ClaimedJob, Job, NewJob, Progress
 from treadle.line_buffer import LineBuffer
-from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason, Suspend
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason
 from treadle.redact import DEFAULT, Redactor
 from treadle.settings import checked_level
 from treadle.waits import NewSignal
@@ -240,30 +239,11 @@ class Context:
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction of the job's own database that ends the job: your rows, its follow-ups and its completion
         are committed together, or none of them if the block raises or the lease was lost."""
-        return _ending(_outside_steps(self._run))
+        return completion.transaction(self._run)
 
-    @asynccontextmanager
-    async def atransaction(self) -> AsyncGenerator[Any]:
+    def atransaction(self) -> AbstractAsyncContextManager[Any]:
         """`transaction` for an `async def` handler. The connection is the store's own, so its calls are sync."""
-        loop, block = asyncio.get_running_loop(), _ending(_outside_steps(self._run))
-        # A thread of its own: in a pool, calls that wait for the writer could keep this one from committing.
-        thread = ThreadPoolExecutor(1, "treadle-transaction")
-        try:
-            entering = loop.run_in_executor(thread, block.__enter__)
-            try:
-                connection = await asyncio.shield(entering)
-            except asyncio.CancelledError as error:  # while it waits for the writer: roll back as soon as it has it
-                thread.submit(block.__exit__, type(error), error, None)
-                raise
-            try:
-                yield connection
-            except BaseException as error:
-                if not await loop.run_in_executor(thread, block.__exit__, type(error), error, error.__traceback__):
-                    raise
-            else:
-                await loop.run_in_executor(thread, block.__exit__, None, None, None)
-        finally:
-            thread.shutdown(wait=False)
+        return completion.atransaction(self._run)
 
     # Steps and waits
 
@@ -349,33 +329,6 @@ class Context:
 def caller() -> object:
     """The task or thread that calls."""
     return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
-
-
-def _outside_steps(run: Run) -> Run:
-    """The run, which may be ended now."""
-    if run.suspension is not None:
-        raise Suspend
-    if run.collecting is not run:
-        raise TransactionOver("ctx.transaction() ends the job; use it after the step, not inside of it")
-    return run
-
-
-@contextmanager
-def _ending(run: Run) -> Generator[Any]:
-    if run.written:
-        raise TransactionOver("ctx.transaction() has ended this job already; do all of its work in one block")
-    collected = [(some, len(some)) for some in (run.follow_ups, run.signals, run.batches)]
-    run.in_transaction = True
-    try:
-        with run.store.transaction(run.claimed, lambda: run.with_logs(run.completed(run.result))) as connection:
-            yield connection
-    except BaseException:
-        for some, before in collected:  # rolled back, even if the handler continues
-            del some[before:]
-        raise
-    finally:
-        run.in_transaction = False
-    run.written = Outcome(OutcomeKind.COMPLETED, written=True)
 
 
 class Tracing(Protocol):

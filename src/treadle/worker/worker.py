@@ -24,9 +24,8 @@ from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, Wo
 from treadle.hooks import HookDispatcher
 from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
-from treadle.stores.base import ClaimRequest, WorkerRow
+from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Due
-from treadle.version import __version__
 from treadle.worker import host
 from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
@@ -34,6 +33,7 @@ from treadle.worker.firing import fire_schedules
 from treadle.worker.heartbeat import Heartbeat, LeaseCheck
 from treadle.worker.inflight import Attempts, CellOwner, Inflight
 from treadle.worker.parts import Parts, started_thread
+from treadle.worker.registration import publish_types, register, timeouts_of
 from treadle.worker.settler import PAUSE, Settler
 from treadle.worker.watch import Wakeup
 
@@ -263,33 +263,11 @@ class Worker:
     def _register(self) -> None:
         """Appear in the database and in the cells, with an id that no worker has had before."""
         declare_local_dead(self.store)
-        self._types = types = self.app.registry.types
-        redact = self.app.redactor.published
-        self.store.publish([job_type.published(redact) for job_type in types.values()])
-        id, slots, here = str(uuid.uuid4()), self.concurrency, host.identity(self._supervisor)
+        self._types, id = publish_types(self.app), str(uuid.uuid4())
         self._inflight.sign(CellOwner(id, self.store.url))
-        names = tuple(sorted(types))
-        declared = self.app.registry.schedules
-        self.store.register(
-            WorkerRow(
-                id=id,
-                name=self.name,
-                concurrency=slots,
-                queues=self.queues,
-                types=names,
-                host=here,
-                version=__version__,
-                schedules={name: new.spec for name, new in declared.items()},
-            )
-        )
-        if declared:
-            self.store.declare_schedules(list(declared.values()))
+        register(self, host.identity(self._supervisor), id)
         self.id = self._heartbeat.worker = self._leases.worker = self._hooks.worker = id
-        self._quiet = False
-        self._timeouts = {
-            name: None if job_type.run == "process" else job_type.policy.timeout  # a child may take long to start
-            for name, job_type in types.items()
-        }
+        self._quiet, self._timeouts = False, timeouts_of(self._types)
 
     async def _heartbeat_loop(self) -> None:
         """Follow what the heartbeat finds."""
