@@ -57,6 +57,7 @@ MIDDLE = {
     "context",
     "pausing",
     "management",
+    "middleware",
     "function",
     "group_commit",
     "lease",
@@ -198,7 +199,7 @@ def test_modules_are_imported_by_name_only_where_the_user_gives_the_name() -> No
     """Never by a name from the database. `treadle worker app:td` gives a name, and a child gets that of its worker."""
     for path in FILES:
         if any(name in ("import_module", "__import__", "load_source") for name, _ in calls(path)):
-            assert name_of(path) == "worker.child" or layer(name_of(path)) == "cli", path
+            assert name_of(path) == "worker.child_main" or layer(name_of(path)) == "cli", path
 
 
 SQL = re.compile(

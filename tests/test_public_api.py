@@ -98,6 +98,8 @@ TESTING = ["ManualClock", "adrain", "assert_enqueued", "drain", "enqueued", "ref
 WEB = ["SCOPES", "Principal", "asgi"]
 
 TREADLE = [
+    "lifespan",
+    "middleware",
     "aattempts",
     "acancel",
     "aclaim",
@@ -230,6 +232,7 @@ JOB = [
 ]
 
 CONTEXT = [
+    "state",
     "agather",
     "asleep",
     "astep",

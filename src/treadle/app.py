@@ -66,6 +66,8 @@ class Treadle(Management):
         self.registry = Registry(self)
         self.job = self.registry.job
         self.include = self.registry.include
+        self.middleware = self.registry.middleware
+        self.lifespan = self.registry.lifespan
         self.hooks = Hooks()
         self.on = self.hooks.on
         self.tracing: Tracing | None = None

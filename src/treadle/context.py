@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -45,6 +45,7 @@ class Run:
     store: Store
     redactor: Redactor = DEFAULT
     saver: StepSaver | None = None
+    state: Mapping[str, Any] = field(default_factory=dict)
     typed: Callable[[str, Any], Any] = lambda type, result: result
     """A stored result of a type of job, as its handler annotates it."""
     progress: Progress | None = None
@@ -182,6 +183,11 @@ class Context:
     def fired_at(self) -> datetime | None:
         """The moment for which a schedule fired the job. It stays the same however late the job runs, or runs again."""
         return clock.optional_moment(self._run.claimed.fired_at)
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """What the lifespans of the app have opened in this process."""
+        return self._run.state
 
     @property
     def batch(self) -> MemberBatch | None:

@@ -17,6 +17,7 @@ from treadle.dedupe import Dedupe, DedupeOption
 from treadle.errors import BadHandler, BadOption, DuplicateType, TreadleError, UnknownOption, UnknownType
 from treadle.function import AnyJob, JobFunction
 from treadle.limits import Limit, checked_limits
+from treadle.middleware import Around, L, M, Wrapper
 from treadle.schedule import NewSchedule
 from treadle.settings import at_least_one, checked_level, checked_name, checked_priority, checked_timeout
 from treadle.signature import Signature
@@ -69,6 +70,8 @@ class JobType(msgspec.Struct, kw_only=True):
     """The least level of the records of `logging` that are kept with an attempt."""
     schedules: dict[str, NewSchedule] = {}
     """Those that its code declares, by name."""
+    around: Around | None = None
+    """The middleware of its registry, and of those that include it."""
 
     @property
     def name(self) -> str:
@@ -107,6 +110,8 @@ class Registry:
         self._parent: Registry | None = None
         self._included: list[Registry] = []
         self._functions: dict[str, AnyJob] = {}
+        self._middleware: list[Wrapper] = []
+        self._lifespans: list[Wrapper] = []
 
     @overload
     def job(
@@ -153,6 +158,7 @@ class Registry:
         if self._parent is not None:  # declared after the include: workers look at the parent
             self._parent._keep(function)
         self._functions[function.job_type.name] = function
+        function.job_type.around = function.registry._around()
 
     def _refuse_a_second(self, function: AnyJob) -> None:
         if self._parent is not None:
@@ -172,9 +178,9 @@ class Registry:
             self._refuse_a_second(function)
             for name in function.job_type.schedules:
                 self.refuse_a_second_schedule(name)
+        other._parent = self
         for function in other:
             self._keep(function)
-        other._parent = self
         self._included.append(other)
         other._join(self.app)
 
@@ -183,11 +189,42 @@ class Registry:
         for registry in self._included:
             registry._join(app)
 
+    def middleware(self, function: M) -> M:
+        """Go around every attempt of the jobs of this registry, and of those that it includes.
+
+        `function(ctx)` is a generator with one yield, at which the handler runs. What the handler raises is raised
+        there, too. A plain generator goes around all handlers, an async one around async handlers. The first that is
+        declared is the outermost.
+        """
+        self._middleware.append(Wrapper("middleware", function))
+        for job in self:
+            job.job_type.around = job.registry._around()
+        return function
+
+    def _around(self) -> Around | None:
+        chain = [wrapper for registry in reversed(self._ancestors()) for wrapper in registry._middleware]
+        return Around(chain) if chain else None
+
+    def lifespan(self, function: L) -> L:
+        """Open what handlers share, once per worker process: what `function()` yields, a dict, is `ctx.state`.
+
+        It is a generator with one yield, async or not. What comes after the yield runs when the worker stops.
+        """
+        self._lifespans.append(Wrapper("lifespan", function))
+        return function
+
+    @property
+    def lifespans(self) -> list[Wrapper]:
+        """Those of this registry, and then those of the ones that it includes."""
+        return [*self._lifespans, *(one for registry in self._included for one in registry.lifespans)]
+
+    def _ancestors(self) -> list[Registry]:
+        """This registry, the one that includes it, and so on."""
+        return [self, *([] if self._parent is None else self._parent._ancestors())]
+
     def refuse_a_second_schedule(self, name: str) -> None:
         """Each schedule of an app has a name of its own."""
-        root = self
-        while root._parent is not None:
-            root = root._parent
+        root = self._ancestors()[-1]
         if name in root.schedules:
             taken = f"type {root.schedules[name].type!r} has a schedule of this name already"
             raise BadOption("schedule", name, f"{taken}; choose another name")

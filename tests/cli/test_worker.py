@@ -135,3 +135,14 @@ def test_a_thread_that_never_ends_does_not_keep_the_worker_from_ending(start, wr
 def test_python_dash_m_is_the_same_command(start):
     process = start("--version")
     assert process.communicate(timeout=60)[0].startswith("treadle ")
+
+
+def test_a_lifespan_that_fails_ends_the_worker_with_its_reason(start, write_app):
+    lifespan = '@td.lifespan\ndef mail(): raise OSError("no route to the mail server"); yield\n'
+    app = write_app(lifespan + JOBS)
+    process = start("worker", app)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert ".mail failed, so the worker cannot start: OSError: no route to the mail server" in said
+    assert f"/{app}.py:4)" in said
+    assert "Traceback" not in said

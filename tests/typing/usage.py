@@ -5,7 +5,7 @@ A line that must be an error has comments that both checkers reject once it is n
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
@@ -208,6 +208,33 @@ timed.using(delay=timedelta(minutes=1), start_within=timedelta(hours=1)).enqueue
 timed.using(dedupe=Dedupe("k", mode="throttle", period=timedelta(hours=1)))
 Limit("openai", rate=Rate(500, per=timedelta(minutes=1)))
 td.worker(grace=timedelta(seconds=30))
+
+
+# Around handlers
+
+
+@td.middleware
+def plain_middleware(ctx: Context) -> Generator[None]:
+    assert_type(ctx.state["http"], Any)
+    yield
+
+
+@td.middleware
+async def async_middleware(ctx: Context) -> AsyncIterator[None]:
+    yield
+
+
+@td.lifespan
+async def resources() -> AsyncIterator[dict[str, Any]]:
+    yield {"http": 1}
+
+
+@registry.lifespan
+def nothing_to_share() -> Generator[None]:
+    yield
+
+
+td.middleware(size_of)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 def takes_an_enqueuer(job: Enqueuer[[str]]) -> Job:

@@ -16,12 +16,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treadle.context import Run, Tracing
 from treadle.job import ClaimedJob
+from treadle.middleware import CLOSE_SECONDS
 from treadle.outcome import UNSTARTED, Outcome, StopReason, decide
 from treadle.worker.child import Child, ChildNotStarted, can_run
 from treadle.worker.inflight import Attempts, RunningAttempt
@@ -40,10 +41,12 @@ RunAttempt = Callable[[RunningAttempt], Outcome | None]
 class Executor:
     """Puts each attempt into a slot of the kind that it needs, and watches its timeout."""
 
-    def __init__(self, app: Treadle, concurrency: int, attempts: Attempts, parts: Parts) -> None:
+    def __init__(
+        self, app: Treadle, concurrency: int, attempts: Attempts, parts: Parts, state: Mapping[str, Any]
+    ) -> None:
         new_child = partial(Child, app, attempts.cells)
-        self._store, self._redactor, self._saver = app.store, app.redactor, app._step_saver
-        self._result = app.registry.result
+        self._has_lifespan = bool(app.registry.lifespans)
+        self._of_app = app.store, app.redactor, app._step_saver, state, app.registry.result
         self._attempts = attempts
         self._parts = parts
         self._loop = asyncio.get_running_loop()
@@ -55,7 +58,7 @@ class Executor:
 
     def start(self, claimed: ClaimedJob, job_type: JobType) -> bool:
         """Put a claimed job into a slot. If there can be none now, release the job, and return False."""
-        attempt = RunningAttempt(Run(claimed, self._store, self._redactor, self._saver, typed=self._result), job_type)
+        attempt = RunningAttempt(Run(claimed, *self._of_app), job_type)
         if claimed.number in self._attempts.running:
             self._attempts.give_up_stale(claimed.number)
         self._attempts.running[claimed.number] = attempt
@@ -99,6 +102,10 @@ class Executor:
     def close(self) -> None:
         for slots in (self._async_slots, self._thread_slots, self._process_slots, self._suspect_slots):
             slots.close()
+        if self._has_lifespan:  # children close what they have opened
+            deadline = time.monotonic() + CLOSE_SECONDS
+            for thread in self._process_slots.threads + self._suspect_slots.threads:
+                thread.join(max(0.0, deadline - time.monotonic()))
 
 
 class AsyncSlots:
@@ -203,14 +210,14 @@ class ThreadSlots:
         self._limit = limit
         self._new_child = new_child
         self._inbox: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self.threads: list[threading.Thread] = []
 
     def put(self, attempt: RunningAttempt) -> None:
         taken = len(self._attempts.running) + len(self._attempts.given_up)
-        if len(self._threads) < min(self._limit, taken):
-            thread = threading.Thread(target=self._run_thread, name=f"treadle-slot-{len(self._threads)}", daemon=True)
+        if len(self.threads) < min(self._limit, taken):
+            thread = threading.Thread(target=self._run_thread, name=f"treadle-slot-{len(self.threads)}", daemon=True)
             thread.start()
-            self._threads.append(thread)
+            self.threads.append(thread)
         self._inbox.put(attempt)
 
     def _run_thread(self) -> None:
@@ -230,7 +237,7 @@ class ThreadSlots:
             except RuntimeError:
                 break  # the event loop is closed: the worker has released the job
         if child:
-            child.close()
+            child.end()
 
     def _execute(self, run: RunAttempt, attempt: RunningAttempt) -> Outcome | None:
         """An outcome in any case, even if treadle itself fails: a thread that ended would keep its job forever."""
@@ -255,7 +262,7 @@ class ThreadSlots:
 
     def close(self) -> None:
         self._closed.set()
-        for _ in self._threads:
+        for _ in self.threads:
             self._inbox.put(None)
 
 

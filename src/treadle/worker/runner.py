@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import Any
 
 from treadle.context import Context, Run, caller, current_run
@@ -19,8 +20,13 @@ def run_sync(run: Run, job_type: JobType) -> Outcome | None:
     """Call a plain handler in this thread."""
     token = current_run.set(run)
     try:
-        args, kwargs = _arguments(run, job_type)
-        return _returned(run, job_type, job_type.handler(*args, **kwargs))
+        if job_type.logs is not None:
+            keep_records(run, job_type.logs)
+        if job_type.around is None:
+            result = _call(run, job_type)
+        else:
+            result = job_type.around.call(_context(run), partial(_call, run, job_type))
+        return _returned(run, job_type, result)
     except BaseException as error:
         return _raised(run, job_type, error)
     finally:
@@ -42,12 +48,13 @@ async def run_async(run: Run, job_type: JobType) -> Outcome | None:
 
 async def _awaited(run: Run, job_type: JobType) -> Any:
     """What the handler returns; None if it was cancelled. Notes if it saw CancelledError, swallowed or not."""
-    args, kwargs = _arguments(run, job_type)
+    if job_type.logs is not None:
+        keep_records(run, job_type.logs)
     try:
         if job_type.timeout is None:
-            result = await job_type.handler(*args, **kwargs)
+            result = await (_call(run, job_type) if job_type.around is None else _acall(run, job_type, None))
         else:
-            result = await _within(job_type.timeout, run, job_type.handler(*args, **kwargs))
+            result = await _within(job_type.timeout, run, job_type)
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is None or not task.cancelling():
@@ -59,12 +66,12 @@ async def _awaited(run: Run, job_type: JobType) -> Any:
     return result
 
 
-async def _within(seconds: float, run: Run, awaitable: Any) -> Any:
+async def _within(seconds: float, run: Run, job_type: JobType) -> Any:
     """Like `asyncio.timeout`, but its expiry differs from a TimeoutError of the handler, and cannot be swallowed."""
     limit, result = asyncio.timeout(seconds), None
     try:
         async with limit:
-            result = await awaitable
+            result = await (_call(run, job_type) if job_type.around is None else _acall(run, job_type, limit))
     except TimeoutError:
         if not limit.expired():
             raise
@@ -73,14 +80,31 @@ async def _within(seconds: float, run: Run, awaitable: Any) -> Any:
     return result
 
 
-def _arguments(run: Run, job_type: JobType) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if job_type.logs is not None:
-        keep_records(run, job_type.logs)
+async def _acall(run: Run, job_type: JobType, limit: asyncio.Timeout | None) -> Any:
+    """What an async handler returns, with its middleware around it."""
+
+    async def handler() -> Any:
+        try:
+            return await _call(run, job_type)
+        except asyncio.CancelledError:
+            if limit is None or not limit.expired() or run.completes:
+                raise
+            raise TimedOut.after(job_type.timeout or 0) from None  # what went wrong, for the middleware
+
+    assert job_type.around is not None
+    return await job_type.around.acall(_context(run), handler)
+
+
+def _call(run: Run, job_type: JobType) -> Any:
     arguments = job_type.signature.decode(run.claimed.payload)
-    if not job_type.signature.takes_context:
-        return (), arguments
+    if job_type.signature.takes_context:
+        return job_type.handler(_context(run), **arguments)
+    return job_type.handler(**arguments)
+
+
+def _context(run: Run) -> Context:
     run.owner = caller()
-    return (Context(run),), arguments
+    return Context(run)
 
 
 def _returned(run: Run, job_type: JobType, result: Any) -> Outcome | None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost, WorkerQuiet
 from treadle.hooks import HookDispatcher
+from treadle.middleware import Lifespans, check_middleware
 from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
 from treadle.stores.base import ClaimRequest
@@ -116,7 +117,14 @@ class Worker:
     async def __aenter__(self) -> Self:
         self.name = f"{socket.gethostname()}-{os.getpid()}"
         self._loop = asyncio.get_running_loop()
-        await self._start()
+        check_middleware(self.app.registry.types.values())
+        self._lifespans = Lifespans(self.app.registry.lifespans)
+        await self._lifespans.open()
+        try:
+            await self._start()
+        except BaseException:
+            await self._lifespans.close()
+            raise
         self._guard = asyncio.create_task(self._guard_parts())
         return self
 
@@ -132,7 +140,7 @@ class Worker:
         self._wakeup = Wakeup(self.store)
         self._hooks = HookDispatcher(self.app.hooks, self.store.now, self._parts.fail_from_thread)
         self._attempts = Attempts(self._inflight, self.outcomes, self._parts)
-        self._executor = Executor(self.app, self.concurrency, self._attempts, self._parts)
+        self._executor = Executor(self.app, self.concurrency, self._attempts, self._parts, self._lifespans.state)
         self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
         self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
         self._heartbeat = Heartbeat(self.store, self._every, self._attempts.time_left, self._inflight, self._parts)
@@ -176,6 +184,7 @@ class Worker:
             guard.cancel()
             if not self._stopping:
                 await self._end(0.0 if self._parts.failed.done() else self.grace)
+        await self._lifespans.close()
         if self._supervisor is None:  # then no other process has it, and a tick makes a new one each time
             self._inflight.close()
 
