@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,6 +28,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Tests start hundreds of processes. Without compiled files, each would spend most of its start compiling the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+
+@pytest.fixture(autouse=True)
+def _level_of_logging() -> Iterator[None]:
+    """A test that sets up logging must not change what later ones see in it."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
 
 
 def pytest_configure(config: pytest.Config) -> None:

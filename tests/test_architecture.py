@@ -66,6 +66,7 @@ MIDDLE = {
     "producer",
     "registry",
     "hooks",
+    "log_records",
     "results",
     "run_steps",
     "schedules",

@@ -65,6 +65,8 @@ class Run:
     owner: object = None
     """The task or thread of its handler."""
     steps: RunSteps | None = None
+    error: BaseException | None = None
+    """What its handler raised."""
     suspension: Outcome | None = None
     """Its outcome, once it waits, whatever the handler does then."""
     parents: list[Job] | None = None

@@ -7,9 +7,10 @@ import inspect
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, overload
 
 import msgspec
@@ -72,6 +73,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     waiting: float
     """Seconds from when it was due to the claim."""
     error: str | None = None
+    traceback: str | None = None
+    """Of an attempt that failed, as `td.attempts` has it."""
+    exception: BaseException | None = None
+    """What the handler raised. None if it ran in a child process, or was stopped by its worker."""
 
     def ended(self, at: int) -> Event:
         """The same event, with the time of its end."""
@@ -80,6 +85,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Hook = Callable[[Event], Any]
+Written = Iterable[tuple[ClaimedJob, Outcome]]
+Raised = Mapping[int, BaseException]
+"""By lease number."""
+NOTHING_RAISED: Raised = MappingProxyType({})
 H = TypeVar("H", bound=Hook)
 
 
@@ -123,13 +132,20 @@ class Hooks:
         """The events of a claim."""
         return [_event("job_started", c, worker) for c in claimed] if self.wants("job_started") else []
 
-    def ended(self, written: Iterable[tuple[ClaimedJob, Outcome]], at: int | None, worker: str) -> list[Event]:
+    def ended(self, written: Written, at: int | None, worker: str, raised: Raised) -> list[Event]:
         """The events of outcomes that were committed. `at` is None if the time is not known yet."""
         wanted: dict[OutcomeKind, EventName] = {k: name for k, name in _OUTCOMES.items() if self.wants(name)}
-        return [_event(wanted[o.kind], c, worker, at, o.error) for c, o in written if o.kind in wanted]
+        return [_event(wanted[o.kind], c, worker, at, o, raised.get(c.number)) for c, o in written if o.kind in wanted]
 
 
-def _event(name: EventName, c: ClaimedJob, worker: str, at: int | None = None, error: str | None = None) -> Event:
+def _event(
+    name: EventName,
+    c: ClaimedJob,
+    worker: str,
+    at: int | None = None,
+    outcome: Outcome | None = None,
+    exception: BaseException | None = None,
+) -> Event:
     return Event(
         name=name,
         id=c.id,
@@ -145,7 +161,9 @@ def _event(name: EventName, c: ClaimedJob, worker: str, at: int | None = None, e
         ended_at=clock.optional_moment(at),
         busy=0.0 if at is None else max(0, at - c.started_at) / clock.SECOND,
         waiting=max(0, c.started_at - c.run_at) / clock.SECOND,
-        error=codec.clip(error, ERROR),
+        error=None if outcome is None else codec.clip(outcome.error, ERROR),
+        traceback=None if outcome is None else outcome.traceback,
+        exception=exception,
     )
 
 
@@ -181,7 +199,8 @@ async def call_async(hooks: Hooks, events: Iterable[Event]) -> None:
 
 def _failed(hook: Hook, event: Event) -> None:
     name = getattr(hook, "__qualname__", repr(hook))
-    log.exception("hook %s raised on %s of job %s (%s)", name, event.name, event.id, event.type)
+    about = {"job_id": event.id, "job_type": event.type, "attempt": event.attempt, "tenant": event.tenant}
+    log.exception("hook %s raised on %s of job %s (%s)", name, event.name, event.id, event.type, extra=about)
 
 
 class HookDispatcher:
@@ -206,8 +225,8 @@ class HookDispatcher:
     def started(self, claimed: Iterable[ClaimedJob]) -> None:
         self._add(self.hooks.started(claimed, self.worker))
 
-    def ended(self, written: Iterable[tuple[ClaimedJob, Outcome]], at: int | None) -> None:
-        self._add(self.hooks.ended(written, at, self.worker))
+    def ended(self, written: Written, at: int | None, raised: Raised = NOTHING_RAISED) -> None:
+        self._add(self.hooks.ended(written, at, self.worker, raised))
 
     def _add(self, events: Sequence[Event]) -> None:
         if not events:

@@ -272,6 +272,11 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """1 if limits have to learn that it has ended; 2 if jobs may be parked for one of its keys."""
 
     @property
+    def about(self) -> dict[str, str | int]:
+        """What log records say of it."""
+        return {"job_id": self.id, "job_type": self.type, "attempt": self.attempt, "tenant": self.tenant}
+
+    @property
     def fence(self) -> tuple[int, int]:
         """What no two leases share."""
         return self.number, self.token

@@ -9,7 +9,7 @@ from treadle import clock, codec
 from treadle.backoff import DEFAULT, Backoff
 from treadle.clock import Duration, in_seconds
 from treadle.errors import BadOption, LeaseLost, StoreBusy
-from treadle.hooks import Hooks, dispatch_now
+from treadle.hooks import NOTHING_RAISED, Hooks, Raised, dispatch_now
 from treadle.job import ClaimedJob, Job
 from treadle.outcome import RELEASED, Fail, Outcome, OutcomeKind, Retry, Snooze, decide
 from treadle.results import twin
@@ -54,7 +54,7 @@ class Lease:
             error = Retry(error, delay=retry_in)
         elif retry_in is not None and not isinstance(error, Fail):
             error = Retry(f"{type(error).__name__}: {error}", delay=retry_in).with_traceback(error.__traceback__)
-        self._settle(decide(self._claimed, error, self._backoff))
+        self._settle(decide(self._claimed, error, self._backoff), {self._claimed.number: error})
 
     def snooze(self, seconds: Duration, *, at_most: int | None = None) -> None:
         """Run it again later, without using up an attempt."""
@@ -76,7 +76,7 @@ class Lease:
     arelease = twin(release)
     aextend = twin(extend)
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: Outcome, raised: Raised = NOTHING_RAISED) -> None:
         settled = self._store.settle([(self._claimed, outcome)])
         deadline = time.monotonic() + PATIENCE
         while settled.set_aside:  # a transaction has locked its dedupe key
@@ -86,4 +86,4 @@ class Lease:
             settled = self._store.settle([(self._claimed, outcome)])
         if settled.lost:
             raise LeaseLost(self._claimed.id, self._claimed.number)
-        dispatch_now(self._hooks, self._hooks.ended(settled.written, settled.at, ""))
+        dispatch_now(self._hooks, self._hooks.ended(settled.written, settled.at, "", raised))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-LOGGERS = ("treadle", "treadle.web")
+LOGGERS = ("treadle", "treadle.jobs", "treadle.web")
 _FORMATTER = logging.Formatter()
 
 
@@ -22,8 +22,10 @@ def make_safe(record: logging.LogRecord) -> bool:
         return True
     if not message.isprintable():
         record.msg, record.args = printable(message), None
-    if record.exc_info and not record.exc_text:  # formatters use the text if there is one
+    trace: str = getattr(record, "traceback", "")  # of a job's failure, redacted
+    if record.exc_info and not trace:
         trace = _FORMATTER.formatException(record.exc_info)
+    if trace and not record.exc_text:  # formatters use the text if there is one
         record.exc_text = "\n".join(f"  {printable(line)}" for line in trace.split("\n"))
     return True
 

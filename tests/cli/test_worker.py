@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 
 import pytest
@@ -146,3 +148,43 @@ def test_a_lifespan_that_fails_ends_the_worker_with_its_reason(start, write_app)
     assert ".mail failed, so the worker cannot start: OSError: no route to the mail server" in said
     assert f"/{app}.py:4)" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("own", ["", "import logging; logging.basicConfig(format='mine: %(message)s')\n"])
+def test_log_lines_are_json_also_from_child_processes(start, write_app, td, own):
+    jobs = f"""
+{own}import logging
+@td.job
+def here(): logging.getLogger("app").warning("in a thread")
+@td.job(run="process")
+def apart(): logging.getLogger("app").warning("in a child")
+"""
+    sent = {td.enqueue(type, tenant="acme").id: type for type in ("here", "apart")}
+    process = start("worker", write_app(jobs), "--burst", "--log-format", "json")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert {line["job_id"]: line["job_type"] for line in lines} == sent
+    assert {line["message"] for line in lines} == {"in a thread", "in a child"}
+    assert {(line["tenant"], line["attempt"], line["level"]) for line in lines} == {("acme", 1, "WARNING")}
+
+
+def test_an_app_keeps_its_own_logging_also_in_child_processes(start, write_app, td):
+    jobs = """
+import logging
+logging.basicConfig(format="mine: %(message)s")
+@td.job(run="process")
+def apart(): logging.warning("in a child")
+"""
+    td.enqueue("apart")
+    _, said = start("worker", write_app(jobs), "--burst").communicate(timeout=60)
+    assert "mine: in a child" in said.splitlines()
+
+
+def test_lines_for_people_have_the_date_and_the_job(start, write_app, td):
+    job = td.enqueue("loud")
+    process = start("worker", write_app('import logging\n@td.job\ndef loud(): logging.warning("hello")\n'), "--burst")
+    _, said = process.communicate(timeout=60)
+    assert re.search(
+        rf"^\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d WARNING \d+ job {job.id} \(loud\): hello$", said, re.MULTILINE
+    )

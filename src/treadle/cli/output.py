@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from rich.cells import cell_len
@@ -16,6 +16,7 @@ from rich.text import Text
 from treadle import clock, units, views
 from treadle.cli.base import Shared
 from treadle.job import STATE_OF, Job
+from treadle.log_records import LogSettings
 from treadle.logs import printable
 from treadle.reasons import Reason
 from treadle.redact import Redactor
@@ -162,20 +163,8 @@ def _doing(row: WorkerOut, now: int, most: int) -> str:
     return ", ".join(parts[:most]) + (f" and {len(parts) - most} more" if len(parts) > most else "")
 
 
-class LogLines(logging.Formatter):
-    """The text of a job's error must not control the terminal."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return clean(super().format(record), one_line=False)
-
-
-def set_up_logs(verbose: int, types: Iterable[JobType] = ()) -> None:
-    """Warnings to stderr, with -v everything that happens; an app that sets up its own logging keeps it. What `types`
-    keep of their logs gets through, and is not printed for that."""
+def set_up_logs(verbose: int, types: Iterable[JobType] = (), format: Literal["text", "json"] = "text") -> None:
+    """Warnings to stderr, with -v everything that happens. What `types` keep of their logs gets through, and is not
+    printed for that."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    least = min((one.logs for one in types if one.logs is not None), default=level)
-    handler = logging.StreamHandler()
-    handler.setLevel(level)
-    handler.setFormatter(LogLines("%(asctime)s %(levelname)-7s %(process)d %(message)s", "%H:%M:%S"))
-    logging.basicConfig(handlers=[handler], level=min(level, least))
-    logging.getLogger("treadle").setLevel(level)
+    LogSettings(level, min((one.logs for one in types if one.logs is not None), default=level), format).set_up()

@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import click
 import msgspec
@@ -38,6 +38,7 @@ TICK = """Run the jobs that are due, once, and end. For cron and serverless.
 
 The exit code is 1 if a job has failed."""
 CONCURRENCY = "Jobs at once, per process."
+LOG_FORMAT = "Lines for people, or a JSON object per line."
 
 
 @command("worker", help=HELP, prints_data=False)
@@ -47,21 +48,30 @@ CONCURRENCY = "Jobs at once, per process."
 @click.option("-Q", "--queues", multiple=True, metavar="QUEUE", help="Only from this queue; may be repeated.")
 @click.option("--grace", type=duration, default="30s", show_default=True, help="How long running jobs may take to end.")
 @click.option("--burst", is_flag=True, help="Run what is due, then exit.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help=LOG_FORMAT)
 @click.option("-v", "--verbose", count=True, help="Log more; -vv even more.")
 def worker(
-    shared: Shared, concurrency: int, processes: int, queues: tuple[str, ...], grace: float, burst: bool, verbose: int
+    shared: Shared,
+    concurrency: int,
+    processes: int,
+    queues: tuple[str, ...],
+    grace: float,
+    burst: bool,
+    log_format: Literal["text", "json"],
+    verbose: int,
 ) -> None:
     refuse_json(shared, "worker", "Its log goes to stderr.", "for what workers do now: treadle workers ls --json")
     name = app_name(shared)
     if VARIABLE in os.environ:
         loaded = load_app(shared, name)
-        output.set_up_logs(verbose, loaded.registry.types.values())
+        output.set_up_logs(verbose, loaded.registry.types.values(), log_format)
         _work(shared, loaded, name, concurrency, queues, grace, burst)
     # The supervisor never imports the user's code: what kills a worker must not kill it.
-    output.set_up_logs(verbose)
-    settings = ["--concurrency", str(concurrency), "--grace", str(grace)]
+    output.set_up_logs(verbose, format=log_format)
+    settings = ["--concurrency", str(concurrency), "--grace", str(grace), "--log-format", log_format]
     settings += [word for queue in queues for word in ("--queues", queue)]
-    settings += ["--burst"] * burst + ["-v"] * verbose + ["--quiet"] * shared.quiet
+    is_quiet = shared.quiet or log_format == "json"
+    settings += ["--burst"] * burst + ["-v"] * verbose + ["--quiet"] * is_quiet
     settings += ["--db", shared.db] if shared.db else []
     command = [sys.executable, "-m", "treadle", "worker", name, *settings]
     click.get_current_context().exit(Supervisor(command, processes, 2 * concurrency, grace).run())

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from treadle import clock
+from treadle import clock, log_records
 from treadle.backoff import backoff_delay
 from treadle.context import Run
 from treadle.errors import TreadleError
@@ -147,7 +147,7 @@ class Child:
             return attempt.stopped()
         if attempt.started_at is None:
             raise self._not_started(f"its process {how} before the handler started")
-        log.warning("job %s (%s): its process %s", run.claimed.id, run.claimed.type, how)
+        log.warning("job %s (%s): its process %s", run.claimed.id, run.claimed.type, how, extra=run.claimed.about)
         delay = backoff_delay(attempt.job_type.backoff, run.claimed.failures)
         return after_crash(run.claimed, f"its process {how}", alone=True, delay=delay)
 
@@ -171,7 +171,7 @@ class Child:
 def _start_process() -> tuple[SpawnProcess, Connection]:
     ours, theirs = _spawn.Pipe()
     try:
-        process = _spawn.Process(target=main, args=(theirs, os.getpid()), daemon=True)
+        process = _spawn.Process(target=main, args=(theirs, os.getpid(), log_records.chosen), daemon=True)
         process.start()
     except BaseException:
         ours.close()

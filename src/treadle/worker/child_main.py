@@ -23,6 +23,7 @@ from treadle.context import Run
 from treadle.errors import TreadleError, UnknownType
 from treadle.function import AnyJob, JobFunction
 from treadle.job import ClaimedJob, Progress
+from treadle.log_records import LogSettings
 from treadle.middleware import LifespanFailed, Lifespans
 from treadle.outcome import Outcome
 from treadle.stores import open_store
@@ -65,12 +66,12 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_request = msgspec.msgpack.Decoder(ChildRequest).decode
 
 
-def main(pipe: Connection, parent: int) -> None:
+def main(pipe: Connection, parent: int, logs: LogSettings | None) -> None:
     """The main function of a child: one attempt after another, until the pipe closes."""
     host.raise_oom_score(1000)  # the worker knows which job to charge for the death of a child, but not for its own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
-    with ChildProcess(pipe) as process, contextlib.suppress(EOFError, OSError):
+    with ChildProcess(pipe, logs) as process, contextlib.suppress(EOFError, OSError):
         while True:
             pipe.send_bytes(_encode(process.attempt(_decode_request(pipe.recv_bytes()))))
 
@@ -116,8 +117,8 @@ class ChildRun(Run):
 class ChildProcess:
     """The inside of a child: an event loop, and what the lifespans have opened, for one attempt after another."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, pipe: Connection, logs: LogSettings | None) -> None:
+        self._pipe, self._logs = pipe, logs
         self._runner = asyncio.Runner()
         self._lifespans: Lifespans | None = None
 
@@ -133,6 +134,9 @@ class ChildProcess:
         """Run the handler. Its outcome is the last answer."""
         try:
             app, function = _import(request)
+            if self._logs is not None:  # after the import, in which an app may set up its own
+                self._logs.set_up()
+                self._logs = None
             if app.store.url != request.url:  # the worker uses another database than the module names
                 app._use(open_store(request.url))
         except BaseException as error:

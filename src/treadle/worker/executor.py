@@ -95,7 +95,8 @@ class Executor:
         attempt.stop(StopReason.TIMED_OUT)
         if not can_kill and not attempt.ended:
             claimed = attempt.run.claimed
-            log.warning("job %s (%s) timed out in a thread, which cannot be stopped", claimed.id, claimed.type)
+            text = "job %s (%s) timed out in a thread, which cannot be stopped"
+            log.warning(text, claimed.id, claimed.type, extra=claimed.about)
             self._attempts.end(attempt, attempt.stopped())
             self._attempts.given_up.add(claimed.number)
 
@@ -247,7 +248,7 @@ class ThreadSlots:
             return run(attempt)
         except ChildNotStarted as error:
             claimed = attempt.run.claimed
-            log.warning("job %s (%s) is released: %s", claimed.id, claimed.type, error)
+            log.warning("job %s (%s) is released: %s", claimed.id, claimed.type, error, extra=claimed.about)
             self._closed.wait(error.pause)  # the next child would not start either
             return attempt.stopped() or UNSTARTED
         except BaseException as error:
@@ -269,7 +270,7 @@ class ThreadSlots:
 def failed_outside_handler(attempt: RunningAttempt, error: BaseException) -> Outcome:
     """The outcome of an attempt that failed in treadle or its tracer. It is charged only if the handler has run."""
     claimed = attempt.run.claimed
-    log.error("job %s (%s) failed outside its handler", claimed.id, claimed.type, exc_info=error)
+    log.error("job %s (%s) failed outside its handler", claimed.id, claimed.type, exc_info=error, extra=claimed.about)
     has_run = attempt.run.ended or attempt.started_at is not None
     return decide(claimed, error, attempt.job_type.backoff) if has_run else UNSTARTED
 

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
@@ -25,13 +26,15 @@ from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
 from treadle.line_buffer import LineBuffer
 from treadle.log_lines import NewLine
-from treadle.outcome import RELEASED, UNSTARTED, Outcome, OutcomeKind, StopReason, after_stop
+from treadle.outcome import RELEASED, UNSTARTED, UNSUCCESSFUL, Outcome, OutcomeKind, Retry, StopReason, after_stop
 from treadle.redact import Redactor
 from treadle.registry import JobType
-from treadle.units import plural
+from treadle.units import format_duration, plural
 from treadle.worker.parts import Parts
 
 log = logging.getLogger("treadle")
+outcomes_log = logging.getLogger("treadle.jobs")
+"""How attempts end. Tools that learn of failures in another way can ignore it."""
 
 EndedAttempt = tuple[ClaimedJob, Outcome | None]
 """An attempt that has ended, and how. None: the job is no longer this worker's to settle."""
@@ -105,7 +108,9 @@ class Attempts:
         self._ended: list[EndedAttempt] = []
         self._settling: list[EndedAttempt] = []
         self._aside: list[EndedAttempt] = []
-        self._verbose = log.isEnabledFor(logging.INFO)
+        self.raised: dict[int, BaseException] = {}
+        """What the handlers raised whose outcomes are not settled yet, by lease number: for hooks."""
+        self._reports_all = log.isEnabledFor(logging.INFO)
 
     @property
     def none_left(self) -> bool:
@@ -122,6 +127,12 @@ class Attempts:
         for number in list(numbers):
             if (attempt := self.running.get(number)) is not None:
                 attempt.stop(reason)
+
+    def described(self) -> str:
+        """What runs: `2 jobs: resize 0199…, mail 0199…`."""
+        some = [f"{one.run.claimed.type} {one.run.claimed.id}" for one in islice(self.running.values(), 5)]
+        more = len(self.running) - len(some)
+        return f"{plural(len(self.running), 'job')}: {', '.join(some)}{f' and {more} more' if more else ''}"
 
     def give_up_all(self) -> None:
         """Wait for nothing that still runs. A thread cannot be stopped, but its job can be released."""
@@ -179,9 +190,16 @@ class Attempts:
             self.unsettled += 1
             if outcome is not None:
                 self._outcomes[outcome.kind] += 1
-                if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
-                    log_outcome(claimed, outcome, attempt.run.redactor)
+                if self._reports_all or outcome.kind is not OutcomeKind.COMPLETED:
+                    self._report(attempt, outcome)
         self.changed.set()
+
+    def _report(self, attempt: RunningAttempt, outcome: Outcome) -> None:
+        run = attempt.run
+        error, run.error = run.error, None  # its traceback refers to the run
+        log_outcome(run.claimed, outcome, run.redactor, error)
+        if error is not None and outcome.kind in UNSUCCESSFUL:
+            self.raised[run.claimed.number] = error
 
     def end_from_thread(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
         """`end`, from any thread: one call of the event loop serves all that have ended by then."""
@@ -209,12 +227,14 @@ class Attempts:
     def settled(self, aside: Sequence[ClaimedJob] = (), pause: float = 0.0) -> None:
         """Nothing more can be done for what `ended` returned: it is committed, or it cannot be. Those set `aside` are
         settled again after a pause."""
-        timed, numbers = self.timed, {claimed.number for claimed in aside}
+        timed, raised, numbers = self.timed, self.raised, {claimed.number for claimed in aside}
         for claimed, outcome in self._settling:
             if claimed.number in numbers:
                 self._aside.append((claimed, outcome))
                 continue
             self.cells.end(claimed.number)
+            if raised:
+                raised.pop(claimed.number, None)
             if timed:
                 timed.pop(claimed.number, None)
         if aside:
@@ -249,15 +269,22 @@ class Attempts:
         await self.changed.wait()
 
 
-def log_outcome(claimed: ClaimedJob, outcome: Outcome, redactor: Redactor) -> None:
-    """One line for how an attempt ended."""
+def log_outcome(claimed: ClaimedJob, outcome: Outcome, redactor: Redactor, raised: BaseException | None = None) -> None:
+    """How an attempt ended: one line, and the traceback of a failure, unless it was a `Retry`."""
     job, error = (claimed.id, claimed.type), redactor.text(outcome.error or "")
+    if outcome.kind not in UNSUCCESSFUL:
+        outcomes_log.info("job %s (%s) %s", *job, outcome.kind, extra=claimed.about)
+        return
+    about: dict[str, object] = {**claimed.about}
+    if not isinstance(raised, Retry):  # `logs.make_safe` prints the text: what a child raised stays there
+        about["traceback"] = redactor.text(outcome.traceback or "")
+    exc_info = None if isinstance(raised, Retry) else raised
     if outcome.kind is OutcomeKind.RETRIED:
-        log.warning("job %s (%s) retrying in %gs: %s", *job, outcome.delay / 1e6, error)
-    elif outcome.kind is OutcomeKind.FAILED:
-        log.error("job %s (%s) failed after %s: %s", *job, plural(claimed.attempt, "attempt"), error)
+        wait = format_duration(outcome.delay / 1e6)
+        outcomes_log.warning("job %s (%s) retrying in %s: %s", *job, wait, error, exc_info=exc_info, extra=about)
     else:
-        log.info("job %s (%s) %s", *job, outcome.kind)
+        tries = plural(claimed.attempt, "attempt")
+        outcomes_log.error("job %s (%s) failed after %s: %s", *job, tries, error, exc_info=exc_info, extra=about)
 
 
 class CellOwner(NamedTuple):

@@ -131,4 +131,5 @@ def _raised(run: Run, job_type: JobType, error: BaseException) -> Outcome | None
         return run.suspension
     if isinstance(error, LeaseLost):
         return None
+    run.error = error
     return decide(run.claimed, error, job_type.backoff)

@@ -61,7 +61,7 @@ class Settler:
                 return [claimed for one in outcomes for claimed in await self._settle([one])]
             settled = await self._fail(outcomes[0][0], error)
         if self._hooks.hooks.any:
-            self._hooks.ended(settled.written, settled.at)
+            self._hooks.ended(settled.written, settled.at, self._attempts.raised)
         for claimed in settled.lost:
             log.warning("job %s (%s): the lease was lost, its outcome was not written", claimed.id, claimed.type)
         for claimed, _ in settled.set_aside:
@@ -82,10 +82,11 @@ class Settler:
 
     async def _fail(self, claimed: ClaimedJob, error: Exception) -> Settled:
         """Fail the job whose own outcome cannot be stored."""
-        log.error("job %s (%s) could not be settled", claimed.id, claimed.type, exc_info=error)
+        log.error("job %s (%s) could not be settled", claimed.id, claimed.type, exc_info=error, extra=claimed.about)
         fail = Fail(f"its outcome could not be stored: {type(error).__name__}: {error}")
         try:
             return await self._write([(claimed, decide(claimed, fail, lambda _: 0))])
         except Exception:
-            log.exception("job %s (%s) could not be failed either; it will be released", claimed.id, claimed.type)
+            text = "job %s (%s) could not be failed either; it will be released"
+            log.exception(text, claimed.id, claimed.type, extra=claimed.about)
             return Settled(at=0)

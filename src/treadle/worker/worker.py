@@ -106,7 +106,6 @@ class Worker:
             while not stop.is_set() and not self._must_be_replaced() and self._supervisor in (None, os.getppid()):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), 1.0)
-            log.info("worker %s stops; %d jobs are running", self.name, len(self._attempts.running))
             return host.REPLACE_ME if self._must_be_replaced() else 0  # decided now: threads may end while it stops
 
     def _must_be_replaced(self) -> bool:
@@ -216,6 +215,10 @@ class Worker:
         await asyncio.wait([tasks["claim"]], timeout=STOP_SECONDS / 3)
         if tasks["settle"].done():
             self._parts.start("settle", self._settler.run())  # for the last outcomes
+        if not self._attempts.running:
+            log.info("worker %s stops", self.name)
+        elif grace:
+            log.warning("worker %s stops, and waits up to %g s for %s", self.name, grace, self._attempts.described())
         await self._attempts.all_ended(grace, self._hurry)
         self._attempts.stop(StopReason.RELEASED, self._attempts.running)
         await self._attempts.all_ended(1.0)
