@@ -8,20 +8,36 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry import baggage, propagate
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
+from opentelemetry.context import attach, detach
+from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    get_current_span,
+    set_span_in_context,
+)
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from tests import stores
 from tests.contrib import traced_jobs
 from treadle import BadArguments, Context, Fail, Snooze, Treadle, TreadleError
-from treadle.contrib.otel import _Spans, instrument
+from treadle.contrib.carrier import from_text, to_text
+from treadle.contrib.otel import TreadleInstrumentor, _Spans, instrument
 from treadle.stores import open_store
 from treadle.testing import drain
 
@@ -45,11 +61,14 @@ class Seen:
 
     def points(self, name: str) -> dict[tuple[str, str], Any]:
         """A metric's points, by type and outcome."""
+        points = self.all_points(name)
+        return {(str(p.attributes["treadle.type"]), str(p.attributes["treadle.outcome"])): p for p in points}
+
+    def all_points(self, name: str) -> list[Any]:
         data = self._metrics.get_metrics_data()
         assert data is not None
         metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics if m.name == name]
-        points = [point for metric in metrics for point in metric.data.data_points]
-        return {(str(p.attributes["treadle.type"]), str(p.attributes["treadle.outcome"])): p for p in points}
+        return [point for metric in metrics for point in metric.data.data_points]
 
 
 @pytest.fixture
@@ -226,7 +245,9 @@ def test_spans_hide_what_the_app_hides(traced: Treadle, seen: Seen) -> None:
 def in_children(treadle_url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[Treadle]:
     """The app of `traced_jobs`, on this test's database, with this test's exporter on the worker's side."""
     app, before = traced_jobs.td, traced_jobs.td.store
-    monkeypatch.setattr(app, "tracing", _Spans(seen.tracers.get_tracer("treadle"), app.redactor))
+    monkeypatch.setattr(
+        app, "tracing", _Spans(seen.tracers.get_tracer("treadle"), app.redactor, seen.meters.get_meter("treadle"))
+    )
     app._use(open_store(treadle_url, **stores.quick(treadle_url)))
     yield app
     app.close()
@@ -335,3 +356,130 @@ except treadle.errors.MissingExtra as error:
 def test_opentelemetry_is_imported_only_on_request(code: str, printed: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == printed
+
+
+# What the configured propagators carry
+
+
+@pytest.fixture
+def propagators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are configured by default."""
+    both = CompositePropagator([TraceContextTextMapPropagator(), W3CBaggagePropagator()])
+    monkeypatch.setattr(propagate, "propagators", both)
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_the_whole_carrier_goes_with_the_job(traced: Treadle, seen: Seen, propagators: None, kind: str) -> None:
+    found: list[tuple[Any, str]] = []
+
+    def look() -> None:
+        found.append((baggage.get_baggage("customer"), get_current_span().get_span_context().trace_state.to_header()))
+
+    async def look_async() -> None:
+        look()
+
+    work = traced.job(type="work")(look if kind == "plain" else look_async)
+    remote = SpanContext(1, 2, is_remote=True, trace_flags=TraceFlags(1), trace_state=TraceState([("vendor", "x")]))
+    token = attach(baggage.set_baggage("customer", "acme", set_span_in_context(NonRecordingSpan(remote))))
+    work.enqueue()
+    detach(token)
+    drain(traced)
+    assert found == [("acme", "vendor=x")]
+    assert seen.named("run work").context.trace_id == 1
+    assert baggage.get_baggage("customer") is None
+
+
+@pytest.mark.sqlite_only
+def test_baggage_that_is_too_large_is_left_out(traced: Treadle, seen: Seen, propagators: None) -> None:
+    sizes: list[int] = []
+
+    @traced.job
+    def work() -> None:
+        sizes.append(len(baggage.get_all()))
+
+    token = attach(baggage.set_baggage("b", "x" * 4_090, baggage.set_baggage("a", "x" * 4_090)))
+    work.enqueue()
+    detach(token)
+    token = attach(baggage.set_baggage("a", "x" * 4_090))
+    work.enqueue()
+    detach(token)
+    drain(traced)
+    assert sorted(sizes) == [0, 1]
+    assert len({span.context.trace_id for span in seen.spans}) == 2
+
+
+@pytest.mark.sqlite_only
+def test_a_carrier_that_was_broken_by_hand_starts_a_new_trace() -> None:
+    assert from_text(to_text({"traceparent": "00-1-2-01"})) == {"traceparent": "00-1-2-01"}
+    assert to_text({"traceparent": "00-1-2-01"}) == "00-1-2-01"  # as it was stored before
+    assert (from_text(None), from_text("{broken"), to_text({})) == ({}, {}, None)
+
+
+def test_the_duration_of_an_enqueue_is_measured_as_the_conventions_say(traced: Treadle, seen: Seen) -> None:
+    @traced.job(max_attempts=1)
+    def breaks() -> None:
+        raise ValueError
+
+    breaks.enqueue()
+    drain(traced, raising=False)
+    [point] = seen.all_points("messaging.client.operation.duration")
+    assert point.count == 1
+    assert dict(point.attributes) == {
+        "messaging.system": "treadle",
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+        "messaging.destination.name": "default",
+        "treadle.type": "breaks",
+    }
+    [process] = seen.all_points("messaging.process.duration")
+    assert (process.attributes["messaging.operation.name"], process.attributes["error.type"]) == ("run", "ValueError")
+
+
+AUTOMATIC = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+from treadle import Treadle
+
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter()))
+trace.set_tracer_provider(provider)
+td = Treadle("sqlite:///{}")
+
+
+@td.job
+def work() -> None:
+    print("INSIDE", trace.get_current_span().get_span_context().is_valid)
+
+
+work.enqueue()
+td.tick()
+"""
+
+
+@pytest.mark.sqlite_only
+def test_the_command_opentelemetry_instrument_finds_treadle(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(AUTOMATIC.format(tmp_path / "treadle.db"))
+    command = [
+        str(Path(sys.executable).with_name("opentelemetry-instrument")),
+        sys.executable,
+        str(tmp_path / "app.py"),
+    ]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "INSIDE True" in ended.stdout
+    assert '"name": "enqueue work"' in ended.stdout
+    assert '"name": "run work"' in ended.stdout
+
+
+@pytest.mark.sqlite_only
+def test_the_instrumentor_instruments_new_apps_until_it_is_taken_away(treadle_url: str, seen: Seen) -> None:
+    instrumentor = TreadleInstrumentor()
+    instrumentor.instrument(tracer_provider=seen.tracers, meter_provider=seen.meters)
+    TreadleInstrumentor().instrument()  # a second time changes nothing
+    app = Treadle(treadle_url)
+    TreadleInstrumentor().uninstrument()
+    app.enqueue("work")
+    assert [span.name for span in seen.spans] == ["enqueue work"]
+    assert Treadle(treadle_url).tracing is None
+    app.close()

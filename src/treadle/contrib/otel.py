@@ -4,14 +4,17 @@ OpenTelemetry's conventions for messaging, where those have one."""
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, wraps
+from typing import Any, cast
 
 import msgspec
 
 from treadle.app import Treadle
 from treadle.context import Run
+from treadle.contrib.carrier import from_text, to_text
 from treadle.errors import MissingExtra, TreadleError
 from treadle.hooks import Event, EventName
 from treadle.job import NewJob
@@ -20,9 +23,8 @@ from treadle.redact import Redactor
 from treadle.version import __version__
 
 try:
-    from opentelemetry import metrics, trace
+    from opentelemetry import metrics, propagate, trace
     from opentelemetry.context import Context, attach, detach
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ModuleNotFoundError as error:
     raise MissingExtra("treadle.contrib.otel", "opentelemetry-api", "otel") from error
 
@@ -36,9 +38,10 @@ OUTCOMES: tuple[EventName, ...] = (
 )
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 """Buckets: jobs take, and wait, from milliseconds to hours."""
+OPERATION_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+"""Buckets of what a client does, as the conventions have them."""
 
 _EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: |$)")
-_propagator = TraceContextTextMapPropagator()
 
 
 def instrument(
@@ -50,15 +53,52 @@ def instrument(
     If handlers run in child processes, call it in the module that makes the app: they import that module."""
     if td.tracing is not None:
         raise TreadleError(f"{td!r} is instrumented already; call instrument once, where you make the app")
-    td.tracing = _Spans(trace.get_tracer("treadle", __version__, tracer_provider), td.redactor)
-    _measure(td, metrics.get_meter("treadle", __version__, meter_provider))
+    meter = metrics.get_meter("treadle", __version__, meter_provider)
+    td.tracing = _Spans(trace.get_tracer("treadle", __version__, tracer_provider), td.redactor, meter)
+    _measure(td, meter)
+
+
+class TreadleInstrumentor:
+    """Instruments every app that is made from now on. The command `opentelemetry-instrument` finds it by itself."""
+
+    _plain: Callable[..., None] | None = None
+
+    def instrument(self, **providers: Any) -> None:
+        """`tracer_provider` and `meter_provider`: default, the global ones."""
+        cls = type(self)
+        if cls._plain is not None:
+            return
+        cls._plain = plain = Treadle.__init__
+        given = {name: providers.get(name) for name in ("tracer_provider", "meter_provider")}
+
+        @wraps(plain)
+        def instrumented(td: Treadle, *args: Any, **kwargs: Any) -> None:
+            plain(td, *args, **kwargs)
+            instrument(td, **given)
+
+        cast(Any, Treadle).__init__ = instrumented
+
+    def uninstrument(self, **_: Any) -> None:
+        """Instrument no further apps."""
+        cls = type(self)
+        if cls._plain is not None:
+            cast(Any, Treadle).__init__, cls._plain = cls._plain, None
+
+    def instrumentation_dependencies(self) -> Sequence[str]:
+        return ("treadle",)
 
 
 class _Spans:
     """A `Tracing` that makes spans."""
 
-    def __init__(self, tracer: trace.Tracer, redactor: Redactor) -> None:
+    def __init__(self, tracer: trace.Tracer, redactor: Redactor, meter: metrics.Meter) -> None:
         self._tracer, self._redactor = tracer, redactor
+        self._duration = meter.create_histogram(
+            "messaging.client.operation.duration",
+            unit="s",
+            description="Of an enqueue",
+            explicit_bucket_boundaries_advisory=OPERATION_SECONDS,
+        )
 
     @contextmanager
     def enqueuing(self, jobs: Sequence[NewJob]) -> Generator[Sequence[NewJob]]:
@@ -77,7 +117,14 @@ class _Spans:
             else:
                 span.set_attribute("messaging.batch.message_count", len(jobs))
             parent = _current()
-            yield [msgspec.structs.replace(job, traceparent=parent) for job in jobs]
+            began = time.perf_counter()
+            try:
+                yield [msgspec.structs.replace(job, traceparent=parent) for job in jobs]
+            except BaseException as error:
+                attributes["error.type"] = type(error).__qualname__
+                raise
+            finally:
+                self._duration.record(time.perf_counter() - began, attributes)
 
     @contextmanager
     def running(self, run: Run) -> Generator[Callable[[Outcome | None], None]]:
@@ -87,9 +134,13 @@ class _Spans:
         enqueued = trace.get_current_span(parent).get_span_context()
         links = [trace.Link(enqueued)] if enqueued.is_valid else []
         name, kind, attributes = f"run {claimed.type}", trace.SpanKind.CONSUMER, _of_run(run)
-        with self._tracer.start_as_current_span(name, parent, kind, attributes, links) as span:
-            run.claimed = msgspec.structs.replace(claimed, traceparent=_current())
-            yield lambda outcome: _record(span, outcome, self._redactor)
+        token = attach(parent)  # with its baggage
+        try:
+            with self._tracer.start_as_current_span(name, None, kind, attributes, links) as span:
+                run.claimed = msgspec.structs.replace(claimed, traceparent=_current())
+                yield lambda outcome: _record(span, outcome, self._redactor)
+        finally:
+            detach(token)
 
     @contextmanager
     def inside(self, run: Run) -> Generator[None]:
@@ -132,7 +183,7 @@ def _record(span: trace.Span, outcome: Outcome | None, redactor: Redactor) -> No
     span.set_status(trace.StatusCode.ERROR, message)
 
 
-def _exception_type(outcome: Outcome) -> str | None:
+def _exception_type(outcome: Outcome | Event) -> str | None:
     """From the traceback, which is all that comes back from a child process."""
     first = (outcome.error or "").partition("\n")[0]
     for line in reversed((outcome.traceback or "").splitlines()):
@@ -142,14 +193,14 @@ def _exception_type(outcome: Outcome) -> str | None:
 
 
 def _current() -> str | None:
-    """The current span, in the W3C format; None if there is none."""
+    """What the configured propagators say of the current span and its baggage; None if there is none."""
     carrier: dict[str, str] = {}
-    _propagator.inject(carrier)
-    return carrier.get("traceparent")
+    propagate.inject(carrier)
+    return to_text(carrier)
 
 
-def _context(traceparent: str | None) -> Context:
-    return _propagator.extract({"traceparent": traceparent} if traceparent else {}, Context())
+def _context(stored: str | None) -> Context:
+    return propagate.extract(from_text(stored), Context())
 
 
 def _measure(td: Treadle, meter: metrics.Meter) -> None:
@@ -162,10 +213,13 @@ def _measure(td: Treadle, meter: metrics.Meter) -> None:
     def measure(event: Event) -> None:
         attributes = {
             **_SYSTEM,
+            "messaging.operation.name": "run",
             "messaging.destination.name": event.queue,
             "treadle.type": event.type,
             "treadle.outcome": event.name.removeprefix("job_"),
         }
+        if event.name in ("job_retried", "job_failed"):
+            attributes["error.type"] = _exception_type(event) or "_OTHER"
         runs.add(1, attributes)
         busy.record(event.busy, attributes)
         waiting.record(event.waiting, attributes)
