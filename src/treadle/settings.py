@@ -15,20 +15,46 @@ from treadle.redact import DEFAULT, OFF, Redactor
 DEFAULT_URL = "sqlite:///treadle.db"
 URL_VARIABLE = "TREADLE_URL"
 SCHEMES = ("sqlite", "postgresql", "postgres", "libsql", "libsql+http", "libsql+https")
+POSTGRES_DRIVERS = ("psycopg", "psycopg_async", "psycopg2", "psycopg2cffi", "asyncpg", "pg8000")
+DRIVERS = {"sqlite": ("pysqlite", "aiosqlite", "pysqlcipher"), **dict.fromkeys(SCHEMES[1:3], POSTGRES_DRIVERS)}
+"""SQLAlchemy writes a driver behind these: `postgresql+psycopg://`. treadle has its own."""
+OF_DRIVERS = {"timeout", "command_timeout", "statement_cache_size", "prepared_statement_cache_size"}
+OF_DRIVERS |= {"max_cached_statement_lifetime", "max_cacheable_statement_size"}
+"""Parameters of asyncpg and pg8000 that say nothing of where the database is."""
 
 
 def database_url(url: str | None) -> str:
-    """The given URL, else $TREADLE_URL, else a file in the working directory. Its scheme is checked."""
+    """The given URL, else $TREADLE_URL, else a file in the working directory. Its scheme is checked, and names no
+    driver afterwards."""
     chosen: Any = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not isinstance(chosen, str):
         raise BadURL(chosen, f"pass a URL as a string, such as {DEFAULT_URL}")
-    scheme, separator, _ = chosen.partition("://")
+    scheme, separator, rest = chosen.partition("://")
+    base, plus, driver = scheme.partition("+")
+    if ":***@" in rest:
+        way_out = "its password is ***, as str(engine.url) has it; pass engine.url.render_as_string(False)"
+        raise BadURL(chosen, way_out)
+    if base in DRIVERS and separator:
+        return f"{base}://{_without_driver(chosen, base, driver, rest) if plus else rest}"
     if not separator:
-        raise BadURL(chosen, f"write it as a URL: sqlite:///{chosen.lstrip('/') or 'jobs.db'}")
+        raise BadURL(chosen, f"write it as a URL: sqlite:///{chosen.removeprefix('sqlite:') or 'jobs.db'}")
     if scheme not in SCHEMES:
         problem = f"its scheme {scheme!r} is not one of {', '.join(SCHEMES)}"
         raise BadURL(chosen, f"{problem}; for a file write sqlite:///jobs.db")
     return chosen
+
+
+def _without_driver(url: str, base: str, driver: str, rest: str) -> str:
+    """What follows the scheme, as libpq and sqlite3 read it."""
+    if driver not in DRIVERS[base]:
+        problem = f"its driver {driver!r} is not one of {', '.join(DRIVERS[base])}"
+        raise BadURL(url, f"{problem}; treadle needs none: {base}://…")
+    place, _, query = rest.partition("?")
+    if base == "sqlite" or not query:
+        return rest
+    kept = [p for p in query.split("&") if p.partition("=")[0] not in OF_DRIVERS]
+    query = "&".join(f"sslmode={p[4:]}" if p.startswith("ssl=") else p for p in kept)  # as asyncpg has it
+    return f"{place}?{query}" if query else place
 
 
 def is_storable(text: str) -> bool:

@@ -48,3 +48,8 @@ def test_an_error_does_not_show_the_password(url):
 
 def test_options_of_the_url_win_over_treadles_defaults():
     assert "connect_timeout=60" in postgres_url.read("postgresql://db/shop?connect_timeout=60")[0]
+
+
+def test_a_parameter_that_libpq_does_not_know_is_refused_with_the_fix():
+    with pytest.raises(BadURL, match='query parameter: "direct_tls"; if it is of a driver, remove it'):
+        postgres_url.read("postgresql:///shop?direct_tls=1")

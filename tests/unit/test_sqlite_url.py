@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from treadle.errors import BadURL, StoreUnusable
+from treadle.settings import database_url
+from treadle.stores import open_store
 from treadle.stores.sqlite.url import NETWORK_FILE_SYSTEMS, check, file_system, path_of
 
 
@@ -17,6 +19,13 @@ def test_three_slashes_are_relative_and_four_absolute(tmp_path, monkeypatch):
     assert tmp_path / "jobs.db" == path_of("sqlite:///jobs.db")
     assert tmp_path / "data" / "jobs.db" == path_of("sqlite:///data/jobs.db")
     assert Path("/var/lib/app/jobs.db") == path_of("sqlite:////var/lib/app/jobs.db")
+
+
+@pytest.mark.parametrize("path", ["jobs.db", "data/jobs.db", "/var/lib/app/jobs.db"])
+def test_a_path_is_told_how_to_be_a_url(path):
+    with pytest.raises(BadURL) as caught:
+        database_url(path)
+    assert path_of(str(caught.value).rpartition(" ")[2]) == Path(path).absolute()
 
 
 def test_a_relative_path_does_not_change_with_the_working_directory(tmp_path, monkeypatch):
@@ -138,3 +147,40 @@ def test_lines_of_an_unknown_format_are_skipped(tmp_path):
     file.write_text("\ngarbage\n1 1 0:1 / / rw - ext4 source rw\n")
 
     assert "ext4" == file_system(Path("/jobs.db"), str(file))
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        ("sqlite+aiosqlite:///jobs.db", "sqlite:///jobs.db"),
+        ("postgresql+psycopg://ann@host/db", "postgresql://ann@host/db"),
+        ("postgres+asyncpg://host/db", "postgres://host/db"),
+        ("postgresql+asyncpg://host/db?ssl=require&port=5433", "postgresql://host/db?sslmode=require&port=5433"),
+        ("postgresql+asyncpg:///db?prepared_statement_cache_size=0&command_timeout=5", "postgresql:///db"),
+        ("libsql+http://127.0.0.1:8080", "libsql+http://127.0.0.1:8080"),
+    ],
+)
+def test_a_driver_in_the_url_as_sqlalchemy_writes_it_is_ignored(given, plain):
+    assert plain == database_url(given)
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        (
+            "postgresql+pyscopg:///db",
+            "its driver 'pyscopg' is not one of psycopg, .*asyncpg.*needs none: postgresql://",
+        ),
+        ("sqlite+asyncpg:///jobs.db", "its driver 'asyncpg' is not one of pysqlite, aiosqlite"),
+        ("postgresql+psycopg://ann:***@host/db", r"pass engine.url.render_as_string\(False\)$"),
+        ("sqlite:/shop.db", "write it as a URL: sqlite:////shop.db$"),
+        ("sqlite:shop.db", "write it as a URL: sqlite:///shop.db$"),
+    ],
+)
+def test_a_url_that_looks_like_one_of_sqlalchemy_is_refused_with_the_fix(url, problem):
+    with pytest.raises(BadURL, match=problem):
+        database_url(url)
+
+
+def test_a_store_opens_by_the_url_of_sqlalchemy(tmp_path):
+    assert f"{tmp_path}/jobs.db" == open_store(f"sqlite+aiosqlite:///{tmp_path}/jobs.db").where

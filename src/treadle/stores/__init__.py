@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle.clock import Clock, now
 from treadle.errors import BadOption, MissingExtra
+from treadle.settings import database_url
 from treadle.stores.base import Store
 from treadle.stores.libsql.url import SCHEMES as LIBSQL_SCHEMES
 from treadle.stores.sqlite.store import SQLiteStore
@@ -11,6 +12,7 @@ from treadle.stores.sqlite.store import SQLiteStore
 
 def open_store(url: str, *, synchronous: str = "FULL", clock: Clock = now) -> Store:
     """The store that a URL names. It connects when it is first used."""
+    url = database_url(url)
     scheme = url.partition("://")[0]
     if scheme != "sqlite" and synchronous != "FULL":
         raise BadOption("synchronous", synchronous, "the server decides that, not its clients")

@@ -20,7 +20,9 @@ def read(url: str) -> tuple[str, str]:
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise BadURL(shown(url), f"libpq says: {_hidden(' '.join(str(error).split()), url)}") from None
+        said = _hidden(" ".join(str(error).split()), url)
+        way_out = "; if it is of a driver, remove it" if "query parameter" in said else ""
+        raise BadURL(shown(url), f"libpq says: {said}{way_out}") from None
     if "@" in str(given.get("host", "")):
         raise BadURL(shown(url), "what stands before its host has an @ in it: write that as %40")
     return make_conninfo("", **{**DEFAULTS, **given}), shown(url)
