@@ -233,6 +233,7 @@ JOB = [
 
 CONTEXT = [
     "state",
+    "acomplete",
     "agather",
     "asleep",
     "astep",

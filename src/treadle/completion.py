@@ -1,4 +1,4 @@
-"""What ends a job from inside its handler: `ctx.transaction()`."""
+"""What ends a job from inside its handler: `ctx.transaction()`, and `ctx.complete()` in a transaction of the user."""
 
 from __future__ import annotations
 
@@ -9,10 +9,41 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from typing import TYPE_CHECKING, Any
 
 from treadle.errors import TransactionOver
-from treadle.outcome import Outcome, OutcomeKind, Suspend
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind, Suspend
+from treadle.stores.user_connections import is_async, run_on_async
 
 if TYPE_CHECKING:
     from treadle.context import Run
+
+ONCE = "this attempt has completed already; call ctx.complete() or ctx.transaction() once"
+
+
+def complete(run: Run, result: Any, connection: Any) -> None:
+    """The handler has done its work. With a connection, that is stored in its transaction."""
+    _check_once(run)
+    if connection is None:
+        run.result, run.completes = result, True
+    else:
+        _complete_within(run, result, connection)
+
+
+async def acomplete(run: Run, result: Any, connection: Any) -> None:
+    if connection is None or not is_async(connection):
+        complete(run, result, connection)
+        return
+    _check_once(run)
+    await run_on_async(connection, lambda theirs: _complete_within(run, result, theirs))
+
+
+def _check_once(run: Run) -> None:
+    if run.written or run.completes:
+        raise TransactionOver(ONCE)
+
+
+def _complete_within(run: Run, result: Any, connection: Any) -> None:
+    """Whether the user's transaction commits is known after the handler has ended."""
+    _outside_steps(run).store.complete_within(run.claimed, run.with_logs(run.completed(result)), connection)
+    run.written, run.joined = COMPLETED, True
 
 
 def transaction(run: Run) -> AbstractContextManager[Any]:
@@ -49,7 +80,7 @@ def _outside_steps(run: Run) -> Run:
     if run.suspension is not None:
         raise Suspend
     if run.collecting is not run:
-        raise TransactionOver("ctx.transaction() ends the job; use it after the step, not inside of it")
+        raise TransactionOver("ctx.transaction() and ctx.complete() end the job; use them after the step")
     return run
 
 

@@ -61,6 +61,8 @@ class Run:
     signals: list[NewSignal] = field(default_factory=list)
     batches: list[NewBatch] = field(default_factory=list)
     written: Outcome | None = None
+    joined: bool = False
+    """Whether it was written in a transaction of the user's own, which may not be committed."""
     in_transaction: bool = False
     owner: object = None
     """The task or thread of its handler."""
@@ -218,11 +220,17 @@ class Context:
     def result(self, value: Any) -> None:
         self._run.result = value
 
-    def complete(self, result: Any = None) -> None:
-        """The work is done, with this result, whatever the stop flag says. It is stored when the handler returns."""
-        if self._run.written or self._run.completes:
-            raise TransactionOver("this attempt has completed already; call ctx.complete() or ctx.transaction() once")
-        self._run.result, self._run.completes = result, True
+    def complete(self, result: Any = None, *, connection: Any = None) -> None:
+        """The work is done, with this result, whatever the stop flag says. It is stored when the handler returns.
+
+        With `connection`, it is stored in your own transaction on the database of the jobs, of psycopg, SQLAlchemy (a
+        Session, too) or Django; and so are the jobs that this handler has enqueued. Commit before the handler returns.
+        """
+        completion.complete(self._run, result, connection)
+
+    async def acomplete(self, result: Any = None, *, connection: Any = None) -> None:
+        """`complete` with a connection that is awaited: of psycopg, asyncpg, or SQLAlchemy's AsyncSession."""
+        await completion.acomplete(self._run, result, connection)
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Report how far the work is, from 0 to 1. Cheap: the worker stores the newest about once a second."""

@@ -338,7 +338,7 @@ class StoreBusy(TreadleError, TimeoutError):
     """The database's write lock was held for longer than a caller waits. Nothing was stored."""
 
     def __init__(self, where: str, seconds: float, *, joins_transactions: bool = True) -> None:
-        join = "pass it: using(connection=…)" if joins_transactions else "use ctx.transaction() instead"
+        join = "pass it as connection=…" if joins_transactions else "use ctx.transaction() instead"
         way_out = f"if you have an open transaction, {join}, or commit it first; otherwise repeat it later"
         super().__init__(f"{where} was busy for {seconds:g} s; {way_out}")
         self.where, self.seconds = where, seconds

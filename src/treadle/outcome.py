@@ -79,6 +79,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     signals: tuple[NewSignal, ...] = ()
     logs: tuple[NewLine, ...] = ()
     """What the handler has logged and nobody has stored yet."""
+    otherwise: Outcome | None = None
+    """It was stored in a transaction of the handler's own. If that was not committed, this is how the attempt ended."""
     batches: tuple[NewBatch, ...] = ()
     """Batches that its handler made. Their members are among the follow-ups."""
 
@@ -139,6 +141,7 @@ class TimedOut(Exception):
         return cls(f"timed out after {seconds:g} s")
 
 
+NOT_COMMITTED = "its transaction did not commit"
 COMPLETED = Outcome(OutcomeKind.COMPLETED)
 RELEASED = Outcome(OutcomeKind.RELEASED, charged=0)
 UNSTARTED = Outcome(OutcomeKind.RELEASED, charged=0, started=False)

@@ -180,7 +180,7 @@ def test_groups_that_meet_a_busy_store_wait_once_together(store, monkeypatch):
     answers = store.insert_groups([[new_job()], [new_job()], [new_job()]])
 
     assert [StoreBusy] * 3 == [type(answer) for answer in answers]
-    assert [store.joins_transactions] * 3 == ["using(connection=…)" in str(answer) for answer in answers]
+    assert [store.joins_transactions] * 3 == ["pass it as connection=…" in str(answer) for answer in answers]
     assert 1 == len(tries)
 
 

@@ -185,7 +185,7 @@ def test_threads_that_share_a_store_also_give_up_after_the_time_limit(store):
 
     with (
         store.database.writing(),
-        pytest.raises(StoreBusy, match="pass it: using"),
+        pytest.raises(StoreBusy, match="pass it as connection=…"),
         store.database.writing(seconds=0.05),
     ):
         pass

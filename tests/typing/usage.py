@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Collection, Generator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, assert_type
 
+from alembic import context as alembic_context
+
 from treadle import (
     Context,
     Dedupe,
@@ -25,6 +27,7 @@ from treadle import (
     exponential,
     fixed,
 )
+from treadle.contrib.alembic import include_name
 from treadle.function import Enqueuer
 from treadle.job import NewJob, Progress
 from treadle.schedule import Schedule
@@ -285,6 +288,11 @@ with temporary(td) as clock:
     assert_type(enqueued(td, bare, podcast_id="p1"), list[Job])
     assert_type(assert_enqueued(td, with_context.using(priority=1), operation_id="o1"), Job)
     refute_enqueued(td, "anything", a=1)
+
+
+# In Alembic's env.py, whichever kinds of names it knows
+
+alembic_context.configure(include_name=include_name)
 
 
 # Refused

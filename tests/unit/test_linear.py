@@ -259,7 +259,7 @@ BLIND = {
     "stores.libsql.hrana": {"_TOKEN"},  # statements: ours, and in a transaction those of the handler's code
     "stores.postgres.connection": {"named"},  # our statements
     "stores.sqlite.sql": {"from_postgres"},
-    "stores.user_connections.detect": {"_unknown"},  # the name of a class
+    "stores.user_connections.detect": {"way_out_of_factory"},  # the name of a class
     "stores.user_connections.drivers": {"_NAMED"},
     "web.openapi": {"_operation", "_path_parameters"},  # our paths
     "web.problem": {"_of_error"},  # the name of a class

@@ -233,7 +233,7 @@ async def test_a_closed_connection_is_refused(kind, postgres_url):
 async def test_an_async_connection_is_refused_by_sync_code(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         assert is_async(user.connection)
-        with pytest.raises(BadConnection, match=r"it is async; await …aenqueue\(…\)"):
+        with pytest.raises(BadConnection, match=r"it is async; await aenqueue\(…\) or acomplete"):
             wrap(user.connection)
 
 

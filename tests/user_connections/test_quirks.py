@@ -151,7 +151,7 @@ def test_a_session_without_a_bind():
 
 
 def test_an_engine_is_not_a_connection(engine):
-    with pytest.raises(BadConnection, match="pass a connection of it"):
+    with pytest.raises(BadConnection, match="pass the Session, or the `conn` of `with engine"):
         wrap(engine)
 
 

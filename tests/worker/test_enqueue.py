@@ -101,7 +101,7 @@ def test_a_busy_database_is_a_typed_error_that_suggests_the_cause(
     monkeypatch.setattr(type(td.store.database).writing.__wrapped__, "__defaults__", (0.1, *defaults[1:]))  # type: ignore[attr-defined]
     with (
         stores.nobody_can_write(treadle_url),
-        pytest.raises(StoreBusy, match=r"pass it: using\(connection=…\)"),
+        pytest.raises(StoreBusy, match=r"pass it as connection=…"),
     ):
         td.enqueue("work")
     assert td.enqueue("work").status is Status.PENDING

@@ -233,7 +233,7 @@ def test_a_step_in_another_step_or_in_a_transaction_is_an_error(td: Treadle) -> 
     assert errors == [
         "step 'inner': it is inside of the step 'outer'; do one after the other",
         "step 'inner': it is inside of the step 'outer#2'; do one after the other",
-        "ctx.transaction() ends the job; use it after the step, not inside of it",
+        "ctx.transaction() and ctx.complete() end the job; use them after the step",
         "step 'nap': this is not the task or thread of the handler; wait in the handler itself, not in a task or "
         "thread that it has started",
         "step 'late': it is inside of ctx.transaction(), which ends the job; do the steps before",

@@ -129,6 +129,32 @@ def test_an_exception_after_the_block_is_only_logged(
     assert td.attempts(job.id) == []
 
 
+@pytest.mark.not_libsql
+@pytest.mark.parametrize(
+    ("end", "kind", "said"),
+    [
+        ("COMMIT", "completed", "completed"),
+        ("ROLLBACK", "retried", "retrying in 5.0s: its transaction did not commit"),
+    ],
+)
+def test_a_completion_is_reported_after_the_users_transaction_has_ended(
+    td: Treadle, caplog: pytest.LogCaptureFixture, end: str, kind: str, said: str
+) -> None:
+    @td.job(max_attempts=2, backoff=lambda _: 5.03439)
+    def work(ctx: Context) -> None:
+        connection = stores.connect(td.store.url)
+        connection.execute("BEGIN")
+        ctx.complete("done", connection=connection)
+        connection.execute(end)
+        connection.close()
+
+    job = work.enqueue()
+    with caplog.at_level(logging.INFO, "treadle"):
+        report = td.tick()
+    assert (1, 1) == (report.ran, getattr(report, kind))
+    assert [f"job {job.id} (work) {said}"] == [r.getMessage() for r in caplog.records if r.name == "treadle.jobs"]
+
+
 def test_an_enqueue_after_the_block_is_direct(td: Treadle) -> None:
     seen: list[int] = []
 

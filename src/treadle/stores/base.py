@@ -183,6 +183,10 @@ class Engine(Protocol):
         """A connection whose transaction ends with the job's outcome. Raises LeaseLost, and rolls back, if the job
         is no longer the caller's."""
 
+    def complete_within(self, claimed: ClaimedJob, outcome: Outcome, connection: Any) -> None:
+        """Write a completion in that connection's open transaction, and commit nothing. Raises LeaseLost if the job is
+        no longer the caller's: then what the transaction has written cannot be committed either."""
+
     def save_progress(self, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
         """Store the newest progress of leased jobs; for a lost lease nothing is written."""
 

@@ -110,6 +110,8 @@ class Attempts:
         self._aside: list[EndedAttempt] = []
         self.raised: dict[int, BaseException] = {}
         """What the handlers raised whose outcomes are not settled yet, by lease number: for hooks."""
+        self.joined: dict[int, RunningAttempt] = {}
+        """Those that a transaction of the user completes, by lease number: the settle learns if it was committed."""
         self._reports_all = log.isEnabledFor(logging.INFO)
 
     @property
@@ -188,11 +190,20 @@ class Attempts:
             self._ended.append((claimed, outcome))
             self._any_ended.set()  # first: outcomes go before the claim that fills their slots
             self.unsettled += 1
-            if outcome is not None:
+            if outcome is not None and outcome.otherwise is not None:
+                self.joined[claimed.number] = attempt
+            elif outcome is not None:
                 self._outcomes[outcome.kind] += 1
                 if self._reports_all or outcome.kind is not OutcomeKind.COMPLETED:
                     self._report(attempt, outcome)
         self.changed.set()
+
+    def report_joined(self, written: Iterable[tuple[ClaimedJob, Outcome]]) -> None:
+        """Count and log those of `joined` that a settle has written."""
+        for claimed, outcome in written:
+            if (attempt := self.joined.pop(claimed.number, None)) is not None:
+                self._outcomes[outcome.kind] += 1
+                self._report(attempt, outcome)
 
     def _report(self, attempt: RunningAttempt, outcome: Outcome) -> None:
         run = attempt.run
@@ -235,6 +246,8 @@ class Attempts:
             self.cells.end(claimed.number)
             if raised:
                 raised.pop(claimed.number, None)
+            if self.joined:
+                self.joined.pop(claimed.number, None)
             if timed:
                 timed.pop(claimed.number, None)
         if aside:

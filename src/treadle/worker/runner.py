@@ -7,9 +7,22 @@ import logging
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from treadle.context import Context, Run, caller, current_run
 from treadle.errors import BadPayload, LeaseLost
-from treadle.outcome import Fail, Outcome, StopReason, TimedOut, after_stop, decide, describe
+from treadle.outcome import (
+    COMPLETED,
+    NOT_COMMITTED,
+    Fail,
+    Outcome,
+    Retry,
+    StopReason,
+    TimedOut,
+    after_stop,
+    decide,
+    describe,
+)
 from treadle.registry import JobType
 from treadle.worker.records import keep_records
 
@@ -109,6 +122,8 @@ def _context(run: Run) -> Context:
 
 def _returned(run: Run, job_type: JobType, result: Any) -> Outcome | None:
     """A handler that saw its stop flag and returned has not completed, unless it said so: its result may be partial."""
+    if run.joined:
+        return _if_committed(run, job_type, Retry(NOT_COMMITTED))
     if run.written or run.suspension:
         return run.written or run.suspension
     if run.stop_seen and not run.completes:
@@ -122,10 +137,17 @@ def _returned(run: Run, job_type: JobType, result: Any) -> Outcome | None:
         raise Fail(f"the handler returned what cannot be stored: {error}") from error
 
 
+def _if_committed(run: Run, job_type: JobType, error: BaseException) -> Outcome:
+    """Completed if the user's transaction was committed. If not, it is a failed attempt."""
+    run.error = error
+    return msgspec.structs.replace(COMPLETED, otherwise=decide(run.claimed, error, job_type.backoff))
+
+
 def _raised(run: Run, job_type: JobType, error: BaseException) -> Outcome | None:
+    if run.joined:
+        return _if_committed(run, job_type, error)
     if run.written:
-        text = run.redactor.text(describe(error)[0])
-        log.warning("job %s raised after its transaction had completed it: %s", run.claimed.id, text)
+        warn_of_late_error(run, describe(error)[0])
         return run.written
     if run.suspension is not None:
         return run.suspension
@@ -133,3 +155,8 @@ def _raised(run: Run, job_type: JobType, error: BaseException) -> Outcome | None
         return None
     run.error = error
     return decide(run.claimed, error, job_type.backoff)
+
+
+def warn_of_late_error(run: Run, error: str) -> None:
+    text = "job %s raised after its transaction had completed it: %s"
+    log.warning(text, run.claimed.id, run.redactor.text(error), extra=run.claimed.about)

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from treadle.errors import JobNotFound, SchemaTooNew, SchemaTooOld, StoreBusy, StoreUnusable
 from treadle.hooks import HookDispatcher
 from treadle.job import ClaimedJob
-from treadle.outcome import Fail, Outcome, decide
+from treadle.outcome import NOT_COMMITTED, Fail, Outcome, decide
 from treadle.stores.base import Engine
 from treadle.stores.rows import Settled
 from treadle.worker.inflight import Attempts
+from treadle.worker.runner import warn_of_late_error
 
 log = logging.getLogger("treadle")
 
@@ -37,6 +38,8 @@ class Settler:
         self._attempts = attempts
         self._hooks = hooks
         self._committed = committed
+        self._waiting: set[int] = set()
+        """Leases that had to wait for a transaction: each is logged once."""
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -60,15 +63,36 @@ class Settler:
             if len(outcomes) > 1:
                 return [claimed for one in outcomes for claimed in await self._settle([one])]
             settled = await self._fail(outcomes[0][0], error)
+        if self._attempts.joined:
+            self._warn_of_late_errors(settled)
+            self._attempts.report_joined(settled.written)
         if self._hooks.hooks.any:
             self._hooks.ended(settled.written, settled.at, self._attempts.raised)
         for claimed in settled.lost:
-            log.warning("job %s (%s): the lease was lost, its outcome was not written", claimed.id, claimed.type)
-        for claimed, _ in settled.set_aside:
-            log.info(
-                "job %s (%s): a transaction has locked its dedupe key, its outcome waits", claimed.id, claimed.type
-            )
+            text = "job %s (%s): the lease was lost, its outcome was not written"
+            log.warning(text, claimed.id, claimed.type, extra=claimed.about)
+        if self._waiting:
+            self._waiting.difference_update(claimed.number for claimed, _ in settled.written)
+        for claimed, outcome in settled.set_aside:
+            self._say_once_that_it_waits(claimed, outcome)
         return [claimed for claimed, _ in settled.set_aside]
+
+    def _warn_of_late_errors(self, settled: Settled) -> None:
+        """Of what handlers raised after the commit of a transaction that has completed their jobs."""
+        for claimed, outcome in settled.written:
+            attempt, late = self._attempts.joined.get(claimed.number), outcome.otherwise
+            if attempt is not None and late is not None and late.error != NOT_COMMITTED:
+                warn_of_late_error(attempt.run, late.error or late.kind)
+
+    def _say_once_that_it_waits(self, claimed: ClaimedJob, outcome: Outcome) -> None:
+        if claimed.number in self._waiting:
+            return
+        self._waiting.add(claimed.number)
+        level, problem = logging.INFO, "a transaction has locked its dedupe key, its outcome waits"
+        if outcome.otherwise is not None:
+            level = logging.WARNING
+            problem = "the transaction that was passed to ctx.complete() is still open; commit it or close it"
+        log.log(level, "job %s (%s): %s", claimed.id, claimed.type, problem, extra=claimed.about)
 
     async def _write(self, outcomes: Settling) -> Settled:
         """Settle, however long that is not possible: an outcome is kept until it is written. Raises only what is about

@@ -111,6 +111,9 @@ class LibSQLStore(SQLiteTables[Database]):
 
     # Settle
 
+    def _undo(self, connection: Any) -> None:
+        raise AssertionError("no transaction is shared")
+
     @contextmanager
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Connection]:
         database = self.database

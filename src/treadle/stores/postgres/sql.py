@@ -370,6 +370,9 @@ CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 LISTEN = "LISTEN treadle"
 BACKEND_PID = "SELECT pg_backend_pid()"
 
+# The user's transaction cannot be committed any more.
+FAIL = "DO $$BEGIN RAISE EXCEPTION 'treadle: the lease of the job was lost'; END$$"
+
 # A hint to listeners, when this is committed.
 NOTIFY = "SELECT pg_notify(:channel, :queue)"
 

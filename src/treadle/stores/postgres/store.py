@@ -171,6 +171,11 @@ class PostgresStore(SQLStore[Database]):
             for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
                 tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
 
+    def _undo(self, connection: Any) -> None:
+        theirs = wrap(connection)
+        with suppress(Exception):  # then the server refuses a commit
+            theirs.execute(sql.FAIL, {})
+
     _identity: str | None = None
 
     def _ask_identity(self) -> str | None:

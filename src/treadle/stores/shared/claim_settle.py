@@ -61,11 +61,14 @@ def settle(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Settled:
     """Write what is still ours to write. The rest is lost, unless it was written before."""
     if tx.set_aside:
         return _settle_rest(tx, ended, set(tx.set_aside))
+    for statement in tx.sql.WAIT_BRIEFLY if any(o.otherwise for _, o in ended) else ():  # it may still be open
+        tx.execute(statement)
+    given, ended = ended, [(c, o.otherwise or o) for c, o in ended]
     written = settle_held(tx, ended, briefly=True)
     if len(written) == len(ended):
         return Settled(tx.now, written)
     held = {c.fence for c, _ in written}
-    rest = [(c, outcome) for c, outcome in ended if c.fence not in held]
+    rest = [(c, outcome) for c, outcome in given if c.fence not in held]
     before = _written_before(tx, rest)
     repeated = [(c, outcome) for c, outcome in rest if c.fence in before]
     return Settled(tx.now, [*written, *repeated], [c for c, _ in rest if c.fence not in before])
@@ -141,7 +144,9 @@ def _may_wait(jobs: Sequence[NewJob], signals: Sequence[NewSignal]) -> bool:
 
 
 def may_have_waited(one: tuple[ClaimedJob, Outcome | NewStep]) -> bool:
-    return _may_wait(one[1].follow_ups, one[1].signals) or bool(one[1].batches)
+    its = one[1]
+    joined = isinstance(its, Outcome) and its.otherwise is not None
+    return _may_wait(its.follow_ups, its.signals) or bool(its.batches) or joined
 
 
 def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from treadle.errors import CommitUnknown, JobNotFound, StoreBusy, StoreRefused, StoreUnusable
+from treadle.errors import CommitUnknown, JobNotFound, LeaseLost, StoreBusy, StoreRefused, StoreUnusable
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.schedule import NewSchedule
@@ -51,11 +51,9 @@ from treadle.waits import NewSignal, Signal
 
 P = ParamSpec("P")
 T = TypeVar("T")
+D = TypeVar("D", bound=Connections)
 
 log = logging.getLogger("treadle")
-
-
-D = TypeVar("D", bound=Connections)
 
 
 class SQLStore(ABC, Generic[D]):
@@ -151,8 +149,7 @@ class SQLStore(ABC, Generic[D]):
     def _insert_apart(self, groups: Sequence[Sequence[NewJob]], error: Exception) -> list[Inserted]:
         """Their common commit failed."""
         if isinstance(error, StoreBusy):  # one by one, each of them would wait just as long
-            joins = self.joins_transactions
-            return [StoreBusy(error.where, error.seconds, joins_transactions=joins) for _ in groups]
+            return [StoreBusy(error.where, error.seconds, joins_transactions=self.joins_transactions) for _ in groups]
         if isinstance(error, CommitUnknown):  # of all of them: another try could only find that the server is gone
             return [CommitUnknown(error.where, error.problem) for _ in groups]
         # The cause is in one of them: a value, a key, a right that only its tenant lacks. Stored one by one, each gets
@@ -223,6 +220,18 @@ class SQLStore(ABC, Generic[D]):
             [one for part in parts for one in part.lost],
             [one for part in parts for one in part.set_aside],
         )
+
+    def complete_within(self, claimed: ClaimedJob, outcome: Outcome, connection: Any) -> None:
+        try:
+            with self._within(connection) as tx:
+                claim_settle.settle_in_transaction(tx, claimed, outcome)
+        except LeaseLost:
+            self._undo(connection)
+            raise
+
+    @abstractmethod
+    def _undo(self, connection: Any) -> None:
+        """See to it that what the user's transaction has written is not committed."""
 
     save_progress = writes("other", liveness.save_progress)
     extend = writes("other", liveness.extend)

@@ -24,7 +24,8 @@ from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
 from treadle.stores.sqlite.watch import Watch
-from treadle.stores.user_connections import unwrap
+from treadle.stores.user_connections import ASYNC, is_async, unwrap
+from treadle.stores.user_connections.detect import way_out_of_factory
 
 TRANSACTION_SECONDS = 5.0
 """How long `ctx.transaction()` may hold the only writer."""
@@ -130,8 +131,11 @@ class SQLiteStore(SQLiteTables[Database]):
     def _within(self, connection: Any) -> Generator[Transaction]:
         """The caller's own open transaction on this database. If the block raises, nothing of it stays there."""
         connection = unwrap(connection)
+        if is_async(connection):
+            raise BadConnection(connection, *ASYNC)
         if not isinstance(connection, sqlite3.Connection):
-            raise BadConnection(connection, "it is not a sqlite3 connection", f"pass one to {self.where}")
+            way_out = way_out_of_factory(connection) or f"pass one to {self.where}"
+            raise BadConnection(connection, "it is not a sqlite3 connection", way_out)
         is_new = self._database is None
         if is_new:
             sqlite_url.check(self.path)
@@ -160,12 +164,17 @@ class SQLiteStore(SQLiteTables[Database]):
         """It must be open on our file, and in a transaction: otherwise each of our statements would be a commit."""
         files = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
         if not files or not files[0] or not self.path.exists() or not os.path.samefile(files[0], self.path):
-            raise BadConnection(connection, f"it is not open on {self.where}", "the jobs live in another file")
+            theirs = files[0] if files and files[0] else "a database in memory"
+            way_out = "give both the same absolute path: sqlite:////srv/app/jobs.db"
+            raise BadConnection(connection, f"it is open on {theirs}, and the jobs are in {self.where}", way_out)
         if not connection.in_transaction:
             if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
                 way_out = "begin one first, or leave connection out"
                 raise BadConnection(connection, "no transaction is open on it", way_out)
             connection.execute("BEGIN IMMEDIATE")
+
+    def _undo(self, connection: Any) -> None:
+        unwrap(connection).rollback()
 
     @contextmanager
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[sqlite3.Connection]:

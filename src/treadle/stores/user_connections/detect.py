@@ -16,6 +16,8 @@ from treadle.stores.user_connections.drivers import Driver
 T = TypeVar("T")
 D = TypeVar("D")
 
+ASYNC = "it is async", "await aenqueue(…) or acomplete(…) with it"
+
 SYNC_DRIVERS: dict[tuple[str, str], type[Driver]] = {
     ("psycopg", "Connection"): drivers.Psycopg,
     ("psycopg2.extensions", "connection"): drivers.Psycopg2,
@@ -36,7 +38,7 @@ ASYNC_DRIVERS: dict[tuple[str, str], type[async_drivers.AsyncDriver]] = {
 
 def is_async(connection: Any) -> bool:
     """Whether its statements have to be awaited."""
-    return _kind(connection, ASYNC_DRIVERS) is not None
+    return _kind(connection, ASYNC_DRIVERS) is not None or _is_aiosqlite(connection)
 
 
 def wrap(connection: Any) -> Driver:
@@ -46,7 +48,7 @@ def wrap(connection: Any) -> Driver:
     if (kind := _kind(connection, SYNC_DRIVERS)) is not None:
         return kind(connection)
     if is_async(connection):
-        raise BadConnection(connection, "it is async", "await …aenqueue(…) with it, or pass one that is not")
+        raise BadConnection(connection, *ASYNC)
     raise _unknown(connection)
 
 
@@ -58,24 +60,43 @@ def async_driver(connection: Any, loop: asyncio.AbstractEventLoop) -> async_driv
     return kind(connection, loop)
 
 
-async def run_on_async(connection: Any, work: Callable[[Driver], T]) -> T:
-    """Run sync code on an async connection: the code runs in a thread, its statements on this loop.
+async def run_on_async(connection: Any, work: Callable[[Any], T]) -> T:
+    """Run sync code on an async connection: the code runs in a thread, its statements on this loop. (One of aiosqlite
+    has a thread of its own, in which all of it runs.)
 
     When the caller is cancelled, the thread is not left behind: its next statement would come after the user's
     rollback, and into whatever they do next. It is stopped, undoes what it did, and only then does the caller go on.
     """
-    driver = async_driver(connection, asyncio.get_running_loop())
-    thread = asyncio.create_task(asyncio.to_thread(work, driver))
+    driver = None
+    if (lite := await aiosqlite_of(connection)) is not None:
+        thread = asyncio.create_task(lite._execute(work, lite._conn))  # it has no public way to its thread
+    else:
+        driver = async_driver(connection, asyncio.get_running_loop())
+        thread = asyncio.create_task(asyncio.to_thread(work, driver))
     try:
         return await asyncio.shield(thread)
     except asyncio.CancelledError:
-        driver.stop()
+        if driver is not None:
+            driver.stop()
         while not thread.done():
             with suppress(asyncio.CancelledError):  # a second cancel changes nothing: the connection is in use
                 await asyncio.wait({thread})
         if not thread.cancelled():
             thread.exception()  # or asyncio warns that it was never retrieved
         raise
+
+
+async def aiosqlite_of(connection: Any) -> Any:
+    """The connection of aiosqlite inside one of SQLAlchemy's, with its transaction begun; None if there is none."""
+    if _is_aiosqlite(connection):
+        return connection
+    kind = _kind(connection, ASYNC_DRIVERS)
+    if kind is None or not issubclass(kind, async_drivers.AsyncSQLAlchemy):
+        return None
+    theirs = connection.registry() if kind is async_drivers.AsyncScopedSession else connection
+    with drivers.sqlalchemy_errors(connection):
+        found = await theirs.run_sync(_sqlite_of_sqlalchemy)
+    return getattr(found, "driver_connection", None)
 
 
 def unwrap(connection: Any) -> Any:
@@ -107,6 +128,10 @@ def _sqlite_of_django(connection: Any) -> Any:
     return connection.connection
 
 
+def _is_aiosqlite(connection: Any) -> bool:
+    return isinstance(connection, getattr(sys.modules.get("aiosqlite"), "Connection", ()))
+
+
 def _kind(connection: Any, kinds: dict[tuple[str, str], D]) -> D | None:
     for (module, name), kind in kinds.items():
         if isinstance(connection, getattr(sys.modules.get(module), name, ())):
@@ -114,8 +139,16 @@ def _kind(connection: Any, kinds: dict[tuple[str, str], D]) -> D | None:
     return None
 
 
+def way_out_of_factory(connection: Any) -> str | None:
+    """What to pass instead of an engine, a pool or a sessionmaker."""
+    if not re.search(r"Pool|[Ee]ngine|session_?maker", type(connection).__name__):
+        return None
+    if type(connection).__module__.startswith("sqlalchemy."):
+        return "pass the Session, or the `conn` of `with engine.begin() as conn`"
+    return "pass a connection of it, the one that your transaction is on"
+
+
 def _unknown(connection: Any) -> BadConnection:
     way_out = "pass one of psycopg, psycopg2, asyncpg, SQLAlchemy (or its Session) or Django"
-    if re.search(r"Pool|[Ee]ngine|session_?maker", type(connection).__name__):
-        way_out = "pass a connection of it, the one that your transaction is on"
+    way_out = way_out_of_factory(connection) or way_out
     return BadConnection(connection, "treadle does not know this kind of connection", way_out)
