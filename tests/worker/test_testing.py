@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
@@ -60,12 +62,25 @@ def test_inside_the_block_the_app_is_on_a_database_that_is_gone_afterwards() -> 
         assert enqueued(td, send_mail) == []
 
 
-@pytest.mark.sqlite_only  # on a server its jobs are deleted
-def test_a_database_that_the_user_names_is_used_and_kept(treadle_url: str) -> None:
-    with temporary(td, url=treadle_url):
-        send_mail.enqueue(to="ann")
-    with temporary(td, url=treadle_url):
-        assert len(enqueued(td, send_mail)) == 1
+def test_a_file_that_the_user_names_is_kept_without_its_jobs(tmp_path: Path) -> None:
+    path = tmp_path / "shop-test.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER)")
+    for _ in range(2):
+        with temporary(td, url=f"sqlite:///{path}"):
+            assert td.counts() == []
+            send_mail.using(dedupe="once").enqueue(to="ann")
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT * FROM orders").fetchall() == []
+
+
+def test_a_file_that_may_be_in_use_is_left_alone(tmp_path: Path) -> None:
+    real = Treadle(f"sqlite:///{tmp_path}/shop.db")
+    real.enqueue("send_mail", {"to": "ann"})
+    with pytest.raises(BadOption, match="with `test` in its name"), temporary(td, url=real.store.url):
+        pass
+    assert [{"status": "pending", "count": 1}] == real.counts()
+    real.close()
 
 
 def test_an_exception_in_the_block_restores_the_app_too() -> None:

@@ -56,8 +56,8 @@ def test_the_plugin_gives_a_users_app_a_new_database_for_each_test(pytester: pyt
         def test_each_has_its_own(turn, treadle_url, tmp_path):
             assert enqueued(td, send_mail) == []
             job = send_mail.enqueue(to="ann")
-            assert td.store.where == str(tmp_path / "treadle.db")
-            assert treadle_url == f"sqlite:///{tmp_path}/treadle.db"
+            assert td.store.where == str(tmp_path / "treadle-test.db")
+            assert treadle_url == f"sqlite:///{tmp_path}/treadle-test.db"
             drain(td)
             assert td.result(job.id) == "to ann"
 

@@ -6,7 +6,8 @@ In a `conftest.py`, so that no test of an app can touch its real database:
     def jobs(treadle_temporary):
         treadle_temporary(td)
 
-For an app on PostgreSQL, return the URL of a database for tests. All jobs in it are deleted before each test:
+For an app that shares transactions with its jobs, return the URL of its own database for tests. All jobs in it are
+deleted before each test, so its name must contain `test`:
 
     @pytest.fixture
     def treadle_url():
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def treadle_url(tmp_path: Path) -> str:
     """The URL of a SQLite file that is this test's own: `Treadle(treadle_url)`. Override it for another database."""
-    return f"sqlite:///{tmp_path}/treadle.db"
+    return f"sqlite:///{tmp_path}/treadle-test.db"
 
 
 @pytest.fixture

@@ -257,6 +257,21 @@ def _steps(part: str) -> list[str]:
 # ---- schema and versions
 
 META = "SELECT key, value FROM treadle_meta"
+# Every job, and what is known of workers and types. Not the counter of leases: no number is given twice.
+# fmt: off
+EMPTY = (
+    "DELETE FROM treadle_jobs", "DELETE FROM treadle_ready", "DELETE FROM treadle_leases",
+    "DELETE FROM treadle_finished", "DELETE FROM treadle_attempts", "DELETE FROM treadle_steps",
+    "DELETE FROM treadle_waits", "DELETE FROM treadle_signals", "DELETE FROM treadle_arrivals",
+    "DELETE FROM treadle_batches", "DELETE FROM treadle_batch_counts", "DELETE FROM treadle_logs",
+    "DELETE FROM treadle_dedupe", "DELETE FROM treadle_types", "DELETE FROM treadle_limits",
+    "DELETE FROM treadle_lease_keys", "DELETE FROM treadle_openings", "DELETE FROM treadle_buckets",
+    "DELETE FROM treadle_workers", "DELETE FROM treadle_schedules", "DELETE FROM treadle_fired",
+    "DELETE FROM treadle_pauses", "DELETE FROM treadle_tallies", "DELETE FROM treadle_usage",
+    "DELETE FROM treadle_backlog", "DELETE FROM treadle_audit", "DELETE FROM treadle_tokens",
+    "DELETE FROM treadle_operations", "DELETE FROM treadle_requests",
+)
+# fmt: on
 
 # Whether treadle's tables exist.
 HAS_META = "SELECT 1 FROM sqlite_master WHERE name = 'treadle_meta'"

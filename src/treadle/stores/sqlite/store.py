@@ -85,6 +85,10 @@ class SQLiteStore(SQLiteTables[Database]):
     def schema(self) -> int | None:
         return schema_of(self.path)
 
+    def empty(self) -> None:
+        """Delete every job, and what is known of workers and types. For tests: `treadle.testing.temporary`."""
+        self.database.write("other", lambda tx: [tx.execute(statement) for statement in sql.EMPTY])
+
     def now(self) -> int:
         return self._clock()
 
