@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import uuid
 
 import pytest
 
@@ -17,6 +18,7 @@ def test_reading_a_missing_database_does_not_create_it(treadle, folder, words):
     result = treadle(*words)
     assert result.exit_code == 3
     assert f"there is no database at {folder / 'treadle.db'}" in result.stderr
+    assert all(f" {way}" in result.stderr for way in ("--db", "--app", "$TREADLE_URL", "pyproject.toml"))
     assert "→ treadle db upgrade" in result.stderr
     assert result.stdout == ""
     assert list(folder.iterdir()) == []
@@ -110,12 +112,52 @@ def test_every_option_has_a_variable(treadle, td):
 
 
 @needs_database
-def test_commands_about_the_database_import_no_user_code(treadle, td, folder, words, monkeypatch):
-    (folder / "pyproject.toml").write_text('[tool.treadle]\napp = "explodes:td"\n')
+@pytest.mark.parametrize("place", ["option", "variable", "pyproject"])
+def test_where_a_url_names_the_database_no_user_code_is_imported(treadle, td, folder, words, place, monkeypatch):
     (folder / "explodes.py").write_text("raise SystemExit('imported')")
-    monkeypatch.setenv("TREADLE_APP", "explodes:td")
-    treadle(*words)
+    url = "sqlite:///treadle.db"
+    db = f'db = "{url}"\n' if place == "pyproject" else ""
+    (folder / "pyproject.toml").write_text(f'[tool.treadle]\napp = "explodes:td"\n{db}')
+    if place != "pyproject":
+        monkeypatch.setenv("TREADLE_APP", "explodes:td")
+    if place == "variable":
+        monkeypatch.setenv("TREADLE_URL", url)
+    given = ["--app", "explodes:td", "--db", url] if place == "option" else []
+    assert "cannot import explodes" not in treadle(*words, *given).stderr  # a hint may name it
     assert "explodes" not in sys.modules
+
+
+@needs_database
+@pytest.mark.parametrize("place", ["option", "before", "variable", "pyproject"])
+def test_every_command_with_a_database_takes_that_of_an_app(treadle, folder, words, place, monkeypatch):
+    module = f"own_{uuid.uuid4().hex}"
+    (folder / f"{module}.py").write_text(f"from treadle import Treadle\ntd = Treadle('sqlite:///{place}.db')")
+    name = f"{module}:td"
+    if place == "variable":
+        monkeypatch.setenv("TREADLE_APP", name)
+    if place == "pyproject":
+        (folder / "pyproject.toml").write_text(f'[tool.treadle]\napp = "{name}"\n')
+    after, before = {"option": (["--app", name], []), "before": ([], ["-a", name])}.get(place, ([], []))
+    result = treadle(*before, *words, *after)
+    assert result.exit_code == 3
+    assert f"there is no database at {folder / f'{place}.db'}" in result.stderr
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_pyproject(treadle, folder, write_app):
+    (folder / "pyproject.toml").write_text('[tool.treadle]\ndb = "sqlite:///c.db"\n')
+    (folder / "has_a.py").write_text("from treadle import Treadle\ntd = Treadle('sqlite:///a.db')")
+    env = {"TREADLE_URL": "sqlite:///b.db"}
+    assert "a.db" in treadle("enqueue", "x", "--app", "has_a:td", env=env).stderr
+    assert "b.db" in treadle("enqueue", "x", env=env | {"TREADLE_APP": "has_a:td"}).stderr
+    assert "a.db" in treadle("enqueue", "x", env={"TREADLE_APP": "has_a:td"}).stderr
+    assert "b.db" in treadle("enqueue", "x", "--app", write_app(), env=env).stderr  # it has no URL of its own
+
+
+def test_what_an_app_hides_is_hidden_before_a_worker_has_published_it(treadle, folder):
+    body = "from treadle import Treadle\ntd = Treadle('sqlite:///h.db', redact=['iban'])\n@td.job\ndef pay(iban): ..."
+    (folder / "hides.py").write_text(body)
+    stored = treadle("enqueue", "pay", "iban=DE89", "--app", "hides:td")
+    assert "DE89" not in treadle("jobs", "show", stored.stdout.strip(), "--app", "hides:td").stdout
 
 
 def test_the_error_for_a_missing_module_lists_what_was_tried(treadle, folder):

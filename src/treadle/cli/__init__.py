@@ -44,7 +44,8 @@ COMMANDS = {
 
 HELP = """Durable background jobs for Python, in the database you already have.
 
-The database is --db, else $TREADLE_URL, else `db` under [tool.treadle] in ./pyproject.toml, else ./treadle.db."""
+The database is --db, else that of the app --app, else $TREADLE_URL, else that of $TREADLE_APP, else `db` or `app` under
+[tool.treadle] in ./pyproject.toml, else ./treadle.db."""
 EPILOG = """Every option can be set by a variable: --concurrency of `treadle worker` is $TREADLE_WORKER_CONCURRENCY.
 Exit codes: 0 success, 1 problems found or the job failed, 2 usage, 3 no usable database, 4 not found, 5 conflict,
 124 waited too long, 130 interrupted."""

@@ -25,8 +25,8 @@ from treadle.stores import open_store
 from treadle.stores.base import Store
 
 APP_VARIABLE = "TREADLE_APP"
-NO_DATABASE = """Each working directory has its own unless you name one: --db, $TREADLE_URL, or pyproject.toml.
-`treadle worker` and `treadle enqueue` create it; so does:"""
+NO_DATABASE = """Each working directory has its own unless you name one: by --db or --app, $TREADLE_URL or
+$TREADLE_APP, or pyproject.toml. `treadle worker` and `treadle enqueue` create it; so does:"""
 
 
 def configured(key: str) -> str | None:
@@ -45,24 +45,31 @@ def configured(key: str) -> str | None:
     return value
 
 
-def url_of(shared: Shared) -> str:
-    """--db, else $TREADLE_URL, else pyproject.toml, else a file here."""
-    return database_url(shared.db or os.environ.get(URL_VARIABLE) or configured("db") or DEFAULT_URL)
+def named_app(shared: Shared) -> Treadle:
+    """What the command line names, else the environment, else pyproject.toml, else a file here. In each of them a URL
+    wins over an app: with a URL, none of the user's code is imported."""
+    url, name = shared.db, shared.app
+    if not (url or name):
+        url, name = os.environ.get(URL_VARIABLE), os.environ.get(APP_VARIABLE)
+    if not (url or name):
+        url, name = configured("db"), configured("app")
+    return load_app(shared, name) if name and not url else Treadle(database_url(url or DEFAULT_URL))
 
 
 def database(shared: Shared, *, create: bool = False) -> Treadle:
-    """The database, without any of the user's code. Only commands that store something may create it."""
-    app = Treadle(url_of(shared))
+    """The database that is named. Only commands that store something may create it."""
+    app = named_app(shared)
     if not create:
         must_be_ready(app.store)
     app.store.open()
-    app.redactor = published_redactor(app.store)
+    app.redactor = published_redactor(app)
     return app
 
 
-def published_redactor(store: Store) -> Redactor:
-    """The redactor of the apps whose workers use this database, without their code."""
-    return merged(policy.redact for policy in store.policies().values())
+def published_redactor(app: Treadle) -> Redactor:
+    """The redactor of the app, if it has any code, and of those whose workers use this database, without theirs."""
+    own = [app.redactor.published] if app.registry.types else []
+    return merged([*own, *(policy.redact for policy in app.store.policies().values())])
 
 
 def must_be_ready(store: Store) -> None:

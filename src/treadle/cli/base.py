@@ -1,4 +1,4 @@
-"""What all commands share: --db, --json and the like, before the command's name or after it; and types of options."""
+"""What all commands share: --db, --app, --json and so on, before a command's name or after it; and types of options."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Shared:
     quiet: bool = False
     no_color: bool = False
     reveal: bool = False
+    app: str | None = None
     target: str | None = None  # the app, as an argument
-    app: str | None = None  # the app, as an option
 
     @cached_property
     def out(self) -> Console:
@@ -122,8 +122,10 @@ def shared_options(*, variables: bool = False, hide_json: bool = False) -> list[
         return click.Option(names, allow_from_autoenv=variable, **settings, **REMEMBERED)
 
     db = "The database: sqlite:///jobs.db, postgresql://….  [$TREADLE_URL]"
+    app = "Import this app, and use its database.  [$TREADLE_APP]"
     return [
         option("--db", metavar="URL", help=db, variable=False),
+        option("-a", "--app", metavar="MODULE:NAME", help=app, variable=False),
         option("--json", is_flag=True, help="Print JSON.", hidden=hide_json),
         option("-q", "--quiet", is_flag=True, help="Print no notes on stderr, only errors."),
         option("--no-color", is_flag=True, help="Print without colors."),
@@ -167,10 +169,8 @@ reveals = click.option("--reveal", is_flag=True, help="Print passwords, tokens a
 
 
 def takes_app(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that runs an app's code takes its name as APP or as --app."""
-    help = "The same as APP, as in app:td.  [$TREADLE_APP]"
-    option = click.option("-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help=help, **REMEMBERED)
-    return click.argument("target", metavar="[APP]", required=False, **REMEMBERED)(option(function))
+    """A command that runs an app's code takes its name as APP, too."""
+    return click.argument("target", metavar="[APP]", required=False, **REMEMBERED)(function)
 
 
 AT = "Run it at this ISO time, local unless it has a zone."

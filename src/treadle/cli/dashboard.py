@@ -11,10 +11,9 @@ from rich.text import Text
 
 from treadle import api_tokens as secrets
 from treadle import clock, units
-from treadle.app import Treadle
 from treadle.cli import output
-from treadle.cli.app_loader import database, load_app, must_be_ready, published_redactor, url_of
-from treadle.cli.base import Shared, choices, command, duration, group
+from treadle.cli.app_loader import database, load_app, must_be_ready, named_app, published_redactor
+from treadle.cli.base import Shared, choices, command, duration, group, takes_app
 from treadle.cli.errors import CONFLICT, NOT_FOUND, CommandError, refuse_json
 from treadle.errors import MissingExtra
 from treadle.settings import checked_name
@@ -40,7 +39,7 @@ def network(value: str) -> str:
 
 
 @command("dashboard", help=HELP, prints_data=False)
-@click.argument("target", metavar="[APP]", required=False)
+@takes_app
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=PORT, default=8420, show_default=True, help="The port; 0: any free one.")
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it, as in /jobs.")
@@ -49,18 +48,18 @@ def network(value: str) -> str:
 @click.option("--read-only", is_flag=True, help="Refuse all changes.")
 @click.option("--price", type=click.FloatRange(min=0), help="What a second in a handler costs, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
-def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **settings: Any) -> None:
+def dashboard(shared: Shared, /, host: str, browse: bool, **settings: Any) -> None:
     refuse_json(shared, "dashboard", "It serves pages and an HTTP API.", "the API answers in JSON: GET /api/jobs")
     try:
         from treadle.web import server
     except ModuleNotFoundError as error:
         raise MissingExtra("the dashboard", str(error.name), "web") from None
-    app = load_app(shared, target) if target else Treadle(url_of(shared))
+    app = load_app(shared, shared.target) if shared.target else named_app(shared)
     if not server.is_loopback(host) and not server.has_credentials(app):
         raise CommandError(f"--host {host} lets others in, and nothing identifies them", server.WAYS)
-    if not target:
+    if not app.registry.types:
         must_be_ready(app.store)
-        app.redactor = published_redactor(app.store)
+        app.redactor = published_redactor(app)
     app.store.open()
     output.set_up_logs(0)
     made = server.DashboardServer(app, host=host, **settings)

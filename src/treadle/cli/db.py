@@ -9,7 +9,7 @@ import click
 
 from treadle import units
 from treadle.cli import output
-from treadle.cli.app_loader import database, url_of
+from treadle.cli.app_loader import database, named_app
 from treadle.cli.base import Shared, choices, command, duration, group
 from treadle.cli.errors import CommandError
 from treadle.job import Status
@@ -54,7 +54,7 @@ def _lines(found: Mapping[str, Any]) -> dict[str, str]:
 
 @command("upgrade", help="Create the tables, or upgrade them. Safe to repeat.")
 def upgrade(shared: Shared) -> None:
-    store = open_store(url_of(shared))
+    store = named_app(shared).store
     before, schema = store.schema(), store.upgrade()
     if before != schema:
         shared.audit(store, "upgrade", f"schema {before or 0} → {schema}")
@@ -65,7 +65,7 @@ def upgrade(shared: Shared) -> None:
 
 @command("sql", help="Print the tables as SQL, without connecting.")
 def sql(shared: Shared) -> None:
-    script = open_store(url_of(shared)).schema_sql()
+    script = named_app(shared).store.schema_sql()
     if not shared.printed_json({"sql": script}):
         click.echo(script, nl=False)
 
@@ -76,7 +76,7 @@ def sql(shared: Shared) -> None:
 @click.option("--worker", default="treadle_worker", show_default=True, help="Runs jobs, of every tenant.")
 @click.option("--producer", default="treadle_producer", show_default=True, help="Enqueues, for one tenant at a time.")
 def roles(shared: Shared, /, apply: bool, **names: str) -> None:
-    url = url_of(shared)
+    url = named_app(shared).store.url
     if not url.startswith("postgres"):
         cause = "Anybody who can write a SQLite file can change everything in it."
         raise CommandError("roles exist only on PostgreSQL", cause, next="name one: --db postgresql://…")

@@ -10,8 +10,8 @@ import msgspec
 
 from treadle import codec, units, views
 from treadle.app import Treadle
-from treadle.cli.app_loader import database, load_app
-from treadle.cli.base import AT, REMEMBERED, Shared, command, duration, moment, reveals
+from treadle.cli.app_loader import database
+from treadle.cli.base import AT, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import AFTER_HOLDER, pretty
 from treadle.dedupe import MODES, UNTIL, Dedupe
@@ -25,8 +25,9 @@ HELP = """Store a job of TYPE, and print its id.
 
 KEY=VALUE is a text, KEY:=VALUE any JSON value:
 
-    treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'"""
-APP = "Import this app: use its database, and let it check the payload."
+    treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'
+
+With --app, the app checks the payload."""
 
 
 @command("enqueue", help=HELP.replace("    treadle", "\b\n    treadle"))
@@ -52,10 +53,9 @@ APP = "Import this app: use its database, and let it check the payload."
 )
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=duration, default="60s", show_default=True, help="How long to wait.")
-@click.option("-a", "--app", metavar="MODULE:NAME", help=APP, **REMEMBERED)
 @reveals
 def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, **options: Any) -> None:
-    treadle = load_app(shared, shared.app) if shared.app else database(shared, create=True)
+    treadle = database(shared, create=True)
     given = with_dedupe({name: value for name, value in options.items() if value not in (None, ())})
     request = treadle.request(type, parse_payload(pairs), **given)
     [job] = treadle.enqueue_many([request])
