@@ -254,7 +254,7 @@ print({name for name in sys.modules if name.startswith("treadle.cli.demo") or na
 def test_an_unknown_command_is_exit_code_2_and_suggests_one(treadle):
     result = treadle("stat")
     assert result.exit_code == 2
-    assert "No such command 'stat'" in result.stderr
+    assert "No such command 'stat'. Did you mean 'stats'?" in result.stderr
 
 
 def test_the_version_is_printed(treadle):

@@ -128,7 +128,7 @@ def test_a_job_is_rescheduled_by_its_id(treadle, as_json, td):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "at least one of run_at or delay, priority and queue"),
+        ([], "add --delay or --run-at, --priority or --queue"),
         (["--priority", "40000"], "-32767 to 32767"),
         (["--delay", "1h", "--run-at", "2030-01-01"], "either delay or run_at"),
         (["--queue", ""], "cannot be empty"),

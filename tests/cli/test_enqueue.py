@@ -267,3 +267,34 @@ def test_an_interrupt_while_waiting_is_exit_code_130(start, td):
     assert "interrupted" in process.stderr.read()
     [job] = td.jobs()
     assert not now(td, job).status.is_final
+
+
+TYPED = """
+@td.job
+def scale(n: int, tags: list[str] = []): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("pair", "way_out"), [("n=0", "write n:=0"), ("n=zero", "write n:=JSON"), ("tags=[]", "write 'tags:=[]'")]
+)
+def test_a_text_in_place_of_another_value_is_told_how_to_write_that(treadle, write_app, td, pair, way_out):
+    result = treadle("enqueue", "scale", *({"n": "n:=1"} | {pair[:1]: pair}).values(), "--app", write_app(TYPED))
+    assert result.exit_code == 2
+    assert "does not fit: Expected `" in result.stderr
+    assert f"→ {way_out}\n" in result.stderr
+    assert [] == td.jobs().jobs
+
+
+def test_a_type_that_the_app_does_not_have_is_stored_with_a_warning(treadle, write_app, td):
+    app = write_app("@td.job\ndef send_mail(): ...\n@td.job\ndef send_mails(): ...\n")
+    result = treadle("enqueue", "send_mial", "--app", app)
+    assert result.exit_code == 0
+    assert "the app has no type send_mial\n  → did you mean send_mail or send_mails?" in result.stderr
+    assert "its types are: send_mail, send_mails" in treadle("enqueue", "xyz", "--app", app).stderr
+    assert "has no type" not in treadle("enqueue", "send_mail", "--app", app).stderr
+    assert 3 == td.count().value
+
+
+def test_without_an_app_no_type_is_unknown(treadle):
+    assert "has no type" not in treadle("enqueue", "send_mial").stderr

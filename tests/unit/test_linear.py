@@ -16,6 +16,7 @@ import pytest
 
 from treadle import errors, filters, logs, units, views
 from treadle.cli import output
+from treadle.cli.base import Shared
 from treadle.contrib import otel
 from treadle.dedupe import key_for
 from treadle.errors import BadFilter, BadOption
@@ -88,6 +89,7 @@ UNITS += [
     "token:",
     "token: ",
     "token=a ",
+    "treadle jobs ",
     "token=a=",
     "token=1 ",
     "token=a,",
@@ -209,6 +211,7 @@ DOORS: dict[str, Door] = {
     "a sentence is localized": Formatter(now=datetime.now(UTC)).localized,
     "a line is cleaned": lambda text: (output.clean(text), logs.printable(text)),
     "an option is checked": options,
+    "a hint gets options": Shared(db="sqlite:///a.db", app="app:td").hint,
 }
 
 
@@ -242,6 +245,7 @@ def test_a_quadratic_pattern_would_be_found() -> None:
 SEES = {
     "contrib.otel": {"_EXCEPTION"},
     "dedupe": {"_UNSTORABLE"},
+    "cli.base": {"HINTED", "Shared"},
     "filters": {"_TERM", "_VALUE", "_COMPARED", "_BROKEN", "_value", "is_index", "_quoted"},
     "redact": {
         *("_WORD_ENDS", "_any_of", "_SEPARATOR", "_REVERSED_NAME", "_QUOTED", "_PIECE", "_PEM", "_LITERAL", "_SCHEME"),

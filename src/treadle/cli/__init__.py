@@ -12,6 +12,7 @@ import click
 
 from treadle.cli.base import shared_options
 from treadle.cli.errors import caught
+from treadle.error_text import nearest
 
 
 class Lazy(NamedTuple):
@@ -63,6 +64,11 @@ class Root(click.Group):
         module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in COMMANDS and not ctx.resilient_parsing and (near := nearest(args[0], COMMANDS)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))

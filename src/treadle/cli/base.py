@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import getpass
+import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,13 +18,18 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from treadle.errors import TreadleError
-from treadle.redact import OFF, Redactor
+from treadle.redact import OFF, Redactor, without_password
 from treadle.stores.base import Store
 from treadle.stores.rows import AuditRow
 from treadle.units import parse_duration
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
+
+
+COMMANDS = "jobs|workers|doctor|db|stats|limits|schedules|batches|queues|(?P<takes_app>worker|tick)"
+HINTED = re.compile(rf"(?<!`)\btreadle (?=(?:{COMMANDS})\b)")
+"""Where options go in a command that a text recommends. `treadle worker` in backticks is only its name."""
 
 
 @dataclass
@@ -73,7 +80,20 @@ class Shared:
     def warn(self, text: str, way_out: str = "") -> None:
         self.note(("⚠ ", "yellow"), text)
         if way_out:
-            self.note(("  → ", "dim"), way_out)
+            self.note(("  → ", "dim"), self.hint(way_out))
+
+    def hint(self, text: str) -> str:
+        """A text whose `treadle …` commands can be pasted: with the --db and --app of this call, without a password."""
+        app = shlex.quote(self.app or self.target or "")
+        of_db = f"--db {shlex.quote(without_password(self.db))} " if self.db else ""
+        of_app = f"--app {app} " if app != "''" else ""
+        named = text.rfind("--db")
+
+        def with_options(found: re.Match[str]) -> str:
+            return f"treadle {'' if found.start() < named else of_db or ('' if found['takes_app'] else of_app)}"
+
+        text = HINTED.sub(with_options, text)
+        return re.sub(r"\b(worker|tick) app:td", lambda found: f"{found[1]} {app}", text) if of_app else text
 
     def printed_json(self, value: Any) -> bool:
         """With --json, print the value, indented on a terminal. Returns whether it did."""

@@ -28,7 +28,7 @@ def ls(shared: Shared, tenant: str | None, limit: int, cursor: str | None) -> No
         return
     output.show(shared, _columns(page.batches), right={"PROGRESS"}, empty="no batches")
     if page.next:
-        shared.note(("more: ", "dim"), f"treadle batches ls --cursor {shlex.quote(page.next)}")
+        shared.note(("more: ", "dim"), shared.hint(f"treadle batches ls --cursor {shlex.quote(page.next)}"))
 
 
 def _columns(page: list[Batch]) -> output.Columns:
@@ -75,7 +75,8 @@ def _print(shared: Shared, out: views.BatchOut) -> None:
     lines = [f"{_count(total):>9} {STATE_OF[state].label.lower()}" for state, total in states.items()]
     section(shared, "Members", lines or ["none are stored"])
     if "failed" in states:
-        shared.note(("see: ", "dim"), f"treadle jobs ls {shlex.quote(f'{Filter(**views.members(one))} status:failed')}")
+        failed = shlex.quote(f"{Filter(**views.members(one))} status:failed")
+        shared.note(("see: ", "dim"), shared.hint(f"treadle jobs ls {failed}"))
 
 
 def _count(total: views.Total) -> str:

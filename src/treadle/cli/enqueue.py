@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
+import shlex
+from collections.abc import Collection, Generator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +20,7 @@ from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import AFTER_HOLDER, pretty
 from treadle.dedupe import MODES, UNTIL, Dedupe
 from treadle.diagnosis import alive, why_unserved
-from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
+from treadle.errors import JobFailed, NotJSON, ResultTimeout, StoreUnusable
 from treadle.job import Job, Status
 from treadle.redact import Redactor
 from treadle.waits import IF_FAILED
@@ -57,7 +61,9 @@ With --app, the app checks the payload."""
 def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, **options: Any) -> None:
     treadle = database(shared, create=True)
     given = with_dedupe({name: value for name, value in options.items() if value not in (None, ())})
-    request = treadle.request(type, parse_payload(pairs), **given)
+    _warn_of_unknown_type(shared, type, treadle.registry.types)
+    with texts_explained():
+        request = treadle.request(type, parse_payload(pairs), **given)
     [job] = treadle.enqueue_many([request])
     if job.id == request.id:
         # A producer may enqueue without the right to write the audit.
@@ -93,6 +99,35 @@ def parse_payload(pairs: tuple[str, ...]) -> dict[str, Any]:
             raise CommandError(f"{name!r} is given twice", "A payload has each key once.")
         payload[name] = _json(pair, value) if key.endswith(":") else value
     return payload
+
+
+@contextmanager
+def texts_explained() -> Generator[None]:
+    """If a text is refused where the handler takes something else, say how to write that."""
+    try:
+        yield
+    except NotJSON as error:
+        name, text = error.where.rpartition(" ")[2], error.value
+        if not isinstance(text, str):
+            raise
+        problem, cause = error.way_out.partition("; ")[0], "KEY=VALUE is a text, and KEY:=JSON any JSON value."
+        way_out = shlex.quote(f"{name}:={text}") if _is_json(text) else f"{name}:=JSON"
+        raise CommandError(f"{error.where}={text!r} does not fit: {problem}", cause, next=f"write {way_out}") from None
+
+
+def _is_json(text: str) -> bool:
+    with suppress(msgspec.DecodeError):
+        msgspec.json.decode(text)
+        return True
+    return False
+
+
+def _warn_of_unknown_type(shared: Shared, type: str, known: Collection[str]) -> None:
+    """A producer may know types that its app does not declare: the job is stored."""
+    if known and type not in known:
+        near = difflib.get_close_matches(type, known)
+        way_out = f"did you mean {' or '.join(near)}?" if near else f"its types are: {', '.join(sorted(known))}"
+        shared.warn(f"the app has no type {type}", way_out)
 
 
 def _json(pair: str, text: str) -> Any:

@@ -74,14 +74,15 @@ class CommandError(click.ClickException):
 
     def __init__(self, what: str, cause: str = "", *, next: str = "", code: int = USAGE) -> None:
         super().__init__(what)
+        context = click.get_current_context(silent=True)  # when it is shown, there is none any more
+        self._shared = (context.find_object(Shared) if context else None) or Shared()
         self.cause, self.next = cause, next
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:
-        context = click.get_current_context(silent=True)
-        shared = context.find_object(Shared) if context else None
-        console = (shared or Shared()).err if file is None else Console(file=file)
-        for mark, style, text in (("✗ ", "red", self.message), ("", "", self.cause), ("→ ", "dim", self.next)):
+        console = self._shared.err if file is None else Console(file=file)
+        cause, next = self._shared.hint(self.cause), self._shared.hint(self.next)
+        for mark, style, text in (("✗ ", "red", self.message), ("", "", cause), ("→ ", "dim", next)):
             if text:
                 console.print(Text.assemble((mark, style), text), soft_wrap=True)
 

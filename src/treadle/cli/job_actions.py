@@ -69,6 +69,8 @@ def _command(action: Action) -> click.Command:
     @reveals
     def run(shared: Shared, which: tuple[str, ...], yes: bool, expect: int | None, **options: Any) -> None:
         changes = {name: value for name, value in options.items() if value is not None}
+        if action.run is Treadle.reschedule and not changes:
+            raise CommandError("say what to change", next="add --delay or --run-at, --priority or --queue")
         if any(":" in word for word in which):  # a filter has a key and a colon somewhere; an id never does
             _on_filter(shared, action, " ".join(which), changes, yes=yes, expected=expect)
         else:

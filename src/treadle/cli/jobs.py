@@ -14,7 +14,7 @@ from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, choices, command, group, reveals
-from treadle.cli.enqueue import parse_payload
+from treadle.cli.enqueue import parse_payload, texts_explained
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
 from treadle.cli.job_logs import logs
@@ -58,7 +58,7 @@ def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str
     if page.searched:
         shared.note((f"searched the newest {page.searched:,} jobs; there are older ones", "dim"))
     if page.next:
-        shared.note(("more: ", "dim"), _next_page(filter, limit, page.next))
+        shared.note(("more: ", "dim"), shared.hint(_next_page(filter, limit, page.next)))
 
 
 def both(filter: Filter, given: Mapping[str, Words]) -> Filter:
@@ -207,7 +207,8 @@ def why(shared: Shared, id: str) -> None:
 def clone(shared: Shared, id: str, pairs: Words) -> None:
     app = database(shared)
     old = _get(app, id)
-    new = app.clone(id, {**old.payload, **parse_payload(pairs)} if pairs else None)
+    with texts_explained():
+        new = app.clone(old.id, {**old.payload, **parse_payload(pairs)} if pairs else None)
     shared.audit(app.store, "clone", f"{old.id} → {new.id}")
     output.stored(shared, new, shared.redactor(app), f", like {old.id}")
 

@@ -78,7 +78,7 @@ def table(columns: Columns, right: Collection[str] = ()) -> Table:
 def show(shared: Shared, columns: Columns, right: Collection[str] = (), clip: str = "", empty: str = "") -> None:
     """Print a table, or `empty` if it has no rows. Only the column `clip` is ever cut to fit: people copy ids."""
     if empty and not any(columns.values()):
-        shared.note(empty)
+        shared.note(shared.hint(empty))
         return
     grid, console = table(columns, right), shared.out
     wanted = console.measure(grid, options=console.options.update(max_width=WIDEST)).maximum
@@ -108,7 +108,7 @@ def reasons(shared: Shared, found: Iterable[Reason | ScheduleReason]) -> None:
     """Each with the way out. The first is the deciding one."""
     for n, reason in enumerate(found):
         shared.print(("• ", "dim"), (clean(reason.text), "bold" if n == 0 else ""))
-        shared.print("  → ", (clean(reason.way_out), "dim"))
+        shared.print("  → ", (clean(shared.hint(reason.way_out)), "dim"))
 
 
 def stored(shared: Shared, job: Job, hide: Redactor, note: str = "") -> None:

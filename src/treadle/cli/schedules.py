@@ -49,7 +49,7 @@ def ls(shared: Shared, tenant: str | None, limit: int, cursor: str | None) -> No
         return
     output.show(shared, _columns(items), empty="no schedules")
     if page.next:
-        shared.note(("more: ", "dim"), f"treadle schedules ls --cursor {shlex.quote(page.next)}")
+        shared.note(("more: ", "dim"), shared.hint(f"treadle schedules ls --cursor {shlex.quote(page.next)}"))
 
 
 def _columns(page: list[Schedule]) -> output.Columns:

@@ -75,7 +75,9 @@ def _print_problems(shared: Shared, problems: Sequence[Problem]) -> None:
     """The table already names the types that no worker handles."""
     others = [problem for problem in problems if problem.code != "unhandled"]
     for problem in others:
-        shared.print(("⚠ ", "yellow"), output.clean(problem.text), ("\n  → ", "dim"), output.clean(problem.next))
+        shared.print(
+            ("⚠ ", "yellow"), output.clean(problem.text), ("\n  → ", "dim"), shared.hint(output.clean(problem.next))
+        )
     if others:
         shared.print()
 

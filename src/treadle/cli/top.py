@@ -38,7 +38,7 @@ def top(shared: Shared, interval: float) -> None:
     if shared.json:
         shared.printed_json(TopData(app).as_json())
     elif not shared.out.is_terminal:
-        shared.print_wide(draw(TopData(app), rows=200), 160)
+        shared.print_wide(draw(TopData(app, shared.hint), rows=200), 160)
     else:
         with keys() as pressed:
             _watch(app, shared, max(0.1, interval), pressed)
@@ -52,7 +52,7 @@ def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[flo
             paused = paused != (key == "p")
             if key == "p" or not paused:
                 note = "paused: p resumes" if paused else ""
-                screen.update(draw(TopData(app), shared.out.height, note), refresh=True)
+                screen.update(draw(TopData(app, shared.hint), shared.out.height, note), refresh=True)
             key = pressed(interval)
 
 
@@ -75,7 +75,8 @@ def keys() -> Generator[Callable[[float], str]]:
 class TopData:
     """What the database says at one moment."""
 
-    def __init__(self, app: Treadle) -> None:
+    def __init__(self, app: Treadle, hint: Callable[[str], str] = str) -> None:
+        self.hint = hint
         self.now, self.where = app.store.now(), app.store.where
         self.queues, self.workers, self.problems = app.queue_stats(), app.workers(), app.problems()
         self.failures = [views.failure(group, app.redactor) for group in app.failures()]
@@ -98,7 +99,7 @@ def draw(seen: TopData, rows: int, note: str = "") -> RenderableType:
     """As much as fits into that many rows."""
     lists = max(3, (rows - 8 - len(seen.problems)) // 2)
     parts: list[RenderableType] = [_title(seen, note), Text(), _totals(seen), Text()]
-    parts += [_problem(problem) for problem in seen.problems[:5]] + [Text()] * bool(seen.problems)
+    parts += [_problem(seen, problem) for problem in seen.problems[:5]] + [Text()] * bool(seen.problems)
     parts += [_types(seen, lists), Text(), _workers(seen, max(3, lists // 2))]
     if seen.failures:
         parts += [Text(), _failures(seen, max(2, lists // 2))]
@@ -126,8 +127,10 @@ def _totals(seen: TopData) -> Text:
     return Text.assemble(*parts, (drawn, "blue"), (f" runs in {MINUTES} min", "dim"))
 
 
-def _problem(problem: Problem) -> Text:
-    return Text.assemble(("⚠ ", "yellow"), output.clean(problem.text), ("  → ", "dim"), (problem.next, "dim"))
+def _problem(seen: TopData, problem: Problem) -> Text:
+    return Text.assemble(
+        ("⚠ ", "yellow"), output.clean(problem.text), ("  → ", "dim"), (seen.hint(problem.next), "dim")
+    )
 
 
 def _types(seen: TopData, most: int) -> Table:
@@ -150,7 +153,7 @@ def _dim(text: str) -> Text:
 
 def _workers(seen: TopData, most: int) -> RenderableType:
     if not seen.workers:
-        return Text.assemble(("no worker is running", "yellow"), ("  → treadle worker app:td", "dim"))
+        return Text.assemble(("no worker is running", "yellow"), (seen.hint("  → treadle worker app:td"), "dim"))
     rows = sorted((views.worker(row, seen.now) for row in seen.workers), key=lambda row: row.live)[:most]
     return output.table(output.workers(rows, seen.now, most=3, idle="idle"), right=("BUSY",))
 

@@ -41,7 +41,7 @@ def ls(shared: Shared) -> None:
 @click.argument("worker")
 def quiet(shared: Shared, worker: str) -> None:
     found = _change(shared, worker, Treadle.quiet, "is quiet: it finishes what runs, and claims nothing more")
-    shared.note(("→ ", "dim"), f"treadle workers resume {found.id}")
+    shared.note(("→ ", "dim"), shared.hint(f"treadle workers resume {found.id}"))
 
 
 @command("resume", help="Let a quiet worker claim again.")

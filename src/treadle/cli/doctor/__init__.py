@@ -75,7 +75,7 @@ def _print(shared: Shared, where: str, findings: list[Finding], levels: Counter[
     for finding in findings:
         shared.print(MARKS[finding.level], finding.text)
         if finding.way_out:
-            shared.print(("  → ", "dim"), finding.way_out)
+            shared.print(("  → ", "dim"), shared.hint(finding.way_out))
     bad = ", ".join(plural(levels[level], level) for level in ("problem", "warning") if levels[level])
     shared.print("\n", bad or ("all is well", "green"))
 
