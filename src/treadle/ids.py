@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 import time
 import uuid
 
+_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _lock = threading.Lock()
 _millisecond = 0
 _prefix = ""
@@ -39,10 +41,15 @@ _LOW = (1 << 62) - 1
 
 def is_id(text: str) -> bool:
     """Whether `text` is written as `new_id` writes ids."""
-    try:
-        return str(uuid.UUID(text)) == text
-    except (ValueError, AttributeError, TypeError):
-        return False
+    return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def ids_from(start: str) -> tuple[str, str] | None:
+    """The smallest and the largest id that begin so, with or without hyphens. None if no id does."""
+    digits = start.lower().replace("-", "")
+    if not re.fullmatch("[0-9a-f]{1,32}", digits):
+        return None
+    return str(uuid.UUID(digits.ljust(32, "0"))), str(uuid.UUID(digits.ljust(32, "f")))
 
 
 def after(id: str) -> str:

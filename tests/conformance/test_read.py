@@ -21,7 +21,7 @@ from tests.conformance.helpers import (
     writing,
 )
 from treadle.filters import Filter
-from treadle.ids import new_id
+from treadle.ids import ids_from, new_id
 from treadle.job import Progress, Status
 from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
 from treadle.stores.shared import read
@@ -300,3 +300,16 @@ def test_attempts_are_those_of_the_requested_job(store):
 
     assert 1 == len(store.attempts(one.id))
     assert [] == store.attempts(other.id)
+
+
+# The start of an id
+
+
+def test_ids_are_found_by_their_start_newest_first(store):
+    jobs = [put(store, tenant=tenant) for tenant in ("", "acme", "")]
+    [one, *_] = jobs
+    first, last = ids_from(one.id[:6])
+    assert [job.id for job in reversed(jobs)] == store.ids_between(first, last, 10)
+    assert [job.id for job in jobs[:0:-1]] == store.ids_between(first, last, 2)
+    assert [one.id] == store.ids_between(*ids_from(one.id), 10)
+    assert [] == store.ids_between(*ids_from("ffff"), 10)

@@ -419,3 +419,8 @@ def test_what_all_databases_share_is_sqlite_here(store):
                 state="1",
             )
             assert plan(store, text, dict.fromkeys(re.findall(r":(\w+)", text))) is not None, name
+
+
+def test_the_start_of_an_id_is_looked_up_in_the_primary_key(store):
+    [line] = plan(store, Transaction.sql.IDS_BETWEEN, {"first": "a", "last": "b", "limit": 10})
+    assert line == "SEARCH j USING PRIMARY KEY (id>? AND id<?)"

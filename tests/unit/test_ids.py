@@ -91,3 +91,17 @@ ID = "01a1e107-e5dd-70e7-a57f-41525eb93b7c"
 )
 def test_a_text_that_is_not_an_id_is_not_recognized(text):
     assert not is_id(text)
+
+
+def test_the_start_of_an_id_is_a_range_of_ids():
+    id = ids.new_id()
+    for n in range(1, 37):
+        for start in (id[:n], id[:n].upper(), id[:n].replace("-", "")):
+            first, last = ids.ids_from(start) or ("", "")
+            assert first <= id <= last
+            assert all(end.startswith(id[:n].rstrip("-")) and is_id(end) for end in (first, last))
+
+
+@pytest.mark.parametrize("text", ["", "-", "x", "019g", "0" * 33, "٣", "01*", "01 "])
+def test_what_no_id_begins_with_is_no_range(text):
+    assert ids.ids_from(text) is None

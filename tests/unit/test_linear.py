@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from treadle import errors, filters, logs, units, views
+from treadle import errors, filters, ids, logs, units, views
 from treadle.cli import output
 from treadle.cli.base import Shared
 from treadle.contrib import otel
@@ -198,6 +198,8 @@ def options(text: str) -> None:
     roles._NAME.fullmatch(text)
     filter_sql._PLAIN.fullmatch(text)
     units.parse_duration(text)
+    ids.ids_from(text)
+    ids.is_id(text)
 
 
 DOORS: dict[str, Door] = {
@@ -246,6 +248,7 @@ SEES = {
     "contrib.otel": {"_EXCEPTION"},
     "dedupe": {"_UNSTORABLE"},
     "cli.base": {"HINTED", "Shared"},
+    "ids": {"_ID", "ids_from"},
     "filters": {"_TERM", "_VALUE", "_COMPARED", "_BROKEN", "_value", "is_index", "_quoted"},
     "redact": {
         *("_WORD_ENDS", "_any_of", "_SEPARATOR", "_REVERSED_NAME", "_QUOTED", "_PIECE", "_PEM", "_LITERAL", "_SCHEME"),

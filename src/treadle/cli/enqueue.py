@@ -17,10 +17,11 @@ from treadle.app import Treadle
 from treadle.cli.app_loader import database
 from treadle.cli.base import AT, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CommandError, explained
+from treadle.cli.job_ids import find_id
 from treadle.cli.output import AFTER_HOLDER, pretty
 from treadle.dedupe import MODES, UNTIL, Dedupe
 from treadle.diagnosis import alive, why_unserved
-from treadle.errors import JobFailed, NotJSON, ResultTimeout, StoreUnusable
+from treadle.errors import JobFailed, JobNotFound, NotJSON, ResultTimeout, StoreUnusable
 from treadle.job import Job, Status
 from treadle.redact import Redactor
 from treadle.waits import IF_FAILED
@@ -61,6 +62,8 @@ With --app, the app checks the payload."""
 def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, **options: Any) -> None:
     treadle = database(shared, create=True)
     given = with_dedupe({name: value for name, value in options.items() if value not in (None, ())})
+    if parents := given.get("after"):
+        given["after"] = [_parent(treadle, parent) for parent in parents]
     _warn_of_unknown_type(shared, type, treadle.registry.types)
     with texts_explained():
         request = treadle.request(type, parse_payload(pairs), **given)
@@ -73,6 +76,12 @@ def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, ti
         _wait(shared, treadle, job, timeout)
     elif not shared.printed_json(views.job(job, shared.redactor(treadle))):
         shared.print(job.id)
+
+
+def _parent(app: Treadle, text: str) -> str:
+    with suppress(JobNotFound):  # the request says what is wrong with it
+        return find_id(app, text)
+    return text
 
 
 def with_dedupe(options: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import AT, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, confirm, explained
+from treadle.cli.job_ids import find_id
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
 from treadle.redact import Redactor
@@ -74,7 +75,7 @@ def _command(action: Action) -> click.Command:
         if any(":" in word for word in which):  # a filter has a key and a colon somewhere; an id never does
             _on_filter(shared, action, " ".join(which), changes, yes=yes, expected=expect)
         else:
-            _on_ids(shared, action, tuple(dict.fromkeys(which)), changes, yes=yes, expected=expect)
+            _on_ids(shared, action, which, changes, yes=yes, expected=expect)
 
     for option in reversed(action.options):
         option(run)
@@ -87,9 +88,12 @@ def _confirm(action: Action, what: str, them: str) -> None:
 
 
 def _on_ids(
-    shared: Shared, action: Action, ids: Sequence[str], changes: Any, *, yes: bool, expected: int | None
+    shared: Shared, action: Action, which: Sequence[str], changes: Any, *, yes: bool, expected: int | None
 ) -> None:
     """Apply it to each, and report each."""
+    app = database(shared)
+    found = dict(_found(app, text) for text in which)  # a job that is named twice is one
+    ids = list(found)
     if expected not in (None, len(ids)):
         raise CountMoved(expected or 0, len(ids))
     if action.permanent and not yes:
@@ -99,8 +103,7 @@ def _on_ids(
         noted = f"from_step={changes['from_step']}" if changes else ""
     else:
         noted = str(changes_for(action.run.__name__, changes))  # an error of the options is about no job
-    app = database(shared)
-    results = [(id, _on_id(shared, app, action, id, changes, noted)) for id in ids]
+    results = [(id, unknown or _on_id(shared, app, action, id, changes, noted)) for id, unknown in found.items()]
     printed = shared.printed_json({"items": [_as_json(id, result, shared.redactor(app)) for id, result in results]})
     for id, result in results:
         if isinstance(result, CommandError):
@@ -110,6 +113,16 @@ def _on_ids(
             shared.print(id, "  ", ("its worker is asked to stop it" if stopping else action.result, "dim"))
     if codes := {result.exit_code for _, result in results if isinstance(result, CommandError)}:
         click.get_current_context().exit(codes.pop() if len(codes) == 1 else PROBLEMS)
+
+
+def _found(app: Treadle, text: str) -> tuple[str, CommandError | None]:
+    """The whole id. If there is none, the text, and what is wrong with it."""
+    try:
+        return find_id(app, text), None
+    except CommandError as error:
+        return text, error
+    except TreadleError as error:
+        return text, explained(error)
 
 
 def _on_id(shared: Shared, app: Treadle, action: Action, id: str, changes: Any, noted: str) -> Job | CommandError:

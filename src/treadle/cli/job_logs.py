@@ -12,6 +12,7 @@ from treadle import units, views
 from treadle.app import Treadle
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, reveals
+from treadle.cli.job_ids import find_id
 from treadle.cli.output import clean
 from treadle.errors import JobNotFound
 from treadle.log_lines import LogLine
@@ -31,7 +32,7 @@ With --follow, go on until the job has ended; with --json, too, each line is an 
 def logs(shared: Shared, id: str, follow: bool) -> None:
     app = database(shared)
     hide = shared.redactor(app)
-    found = (views.log_line(line, hide) for line in _lines(app, id, follow))
+    found = (views.log_line(line, hide) for line in _lines(app, find_id(app, id), follow))
     if shared.json and not follow:
         shared.printed_json(views.log_page(list(found), 0))
         return

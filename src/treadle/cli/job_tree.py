@@ -10,6 +10,7 @@ from rich.tree import Tree
 
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command
+from treadle.cli.job_ids import find_id
 from treadle.cli.output import WIDEST, clean, style
 from treadle.job import STATE_OF
 from treadle.lineage import MOST_RELATED, EdgeKind, Lineage, Node
@@ -27,7 +28,8 @@ HOW: dict[EdgeKind | None, str] = {"parent": "  waits for it", "origin": "  star
 @click.option("--mermaid", is_flag=True, help="Print a flowchart in Mermaid's language.")
 @click.option("--most", type=click.IntRange(1, 100_000), default=MOST_RELATED, show_default=True, help="Jobs to show.")
 def tree(shared: Shared, id: str, mermaid: bool, most: int) -> None:
-    found = database(shared).lineage(id, most)
+    app = database(shared)
+    found = app.lineage(find_id(app, id), most)
     if shared.printed_json(found):
         return
     if mermaid:

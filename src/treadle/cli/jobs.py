@@ -17,6 +17,7 @@ from treadle.cli.base import Shared, choices, command, group, reveals
 from treadle.cli.enqueue import parse_payload, texts_explained
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
+from treadle.cli.job_ids import find_id
 from treadle.cli.job_logs import logs
 from treadle.cli.job_tree import tree
 from treadle.cli.output import AFTER_HOLDER, bar, clean, job_status, pretty, section, status, style
@@ -113,7 +114,7 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 @reveals
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
-    hide = shared.redactor(app)
+    hide, id = shared.redactor(app), find_id(app, id)
     job, history = views.job(_get(app, id), hide), [views.attempt(attempt, hide) for attempt in app.attempts(id)]
     steps, waits = [views.step(step, hide) for step in app.steps(id)], app.waits(id)
     if not shared.printed_json(views.job_with_history(job, history, steps, waits)):
@@ -193,7 +194,7 @@ def _worker(id: str | None, names: Mapping[str, str]) -> str:
 @reveals
 def why(shared: Shared, id: str) -> None:
     app = database(shared)
-    answer = views.why(app.why(id), shared.redactor(app))
+    answer = views.why(app.why(find_id(app, id)), shared.redactor(app))
     if shared.printed_json(answer):
         return
     shared.out.print(status(answer.status), highlight=False)
@@ -206,7 +207,7 @@ def why(shared: Shared, id: str) -> None:
 @reveals
 def clone(shared: Shared, id: str, pairs: Words) -> None:
     app = database(shared)
-    old = _get(app, id)
+    old = _get(app, find_id(app, id))
     with texts_explained():
         new = app.clone(old.id, {**old.payload, **parse_payload(pairs)} if pairs else None)
     shared.audit(app.store, "clone", f"{old.id} → {new.id}")

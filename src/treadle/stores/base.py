@@ -284,6 +284,9 @@ class Reading(Protocol):
     def get(self, id: str) -> Job | None:
         """The job as it is now."""
 
+    def ids_between(self, first: str, last: str, limit: int) -> list[str]:
+        """The ids of jobs in this range, newest first."""
+
     def job_facts(self, id: str) -> JobFacts | None:
         """All that `why` needs to know of a job, at a bounded cost; None if there is no such job."""
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.postgres_plans.database import BATCH, FIRST, LATER, MIDDLE, MOST
 from tests.conformance.postgres_plans.plan import check
 from treadle.filters import Filter, parse
-from treadle.ids import first_id_of
+from treadle.ids import first_id_of, ids_from
 from treadle.job import Status
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
@@ -97,6 +97,13 @@ class Walking(Asking):
         if "OFFSET" in statement:
             self.asked.append((statement, dict(parameters)))
         return Found()
+
+
+def test_the_start_of_an_id_is_looked_up_in_the_primary_key(explain):
+    first, last = ids_from(first_id_of(MIDDLE)[:7])
+    plan = explain(Transaction.sql.IDS_BETWEEN, {"first": first, "last": last, "limit": BATCH})
+    check(plan, BATCH + 1)
+    assert ["jobs_pkey"] == [node["Index Name"] for node in plan.scans], plan
 
 
 # Pages and statistics

@@ -39,6 +39,11 @@ def get(tx: Transaction, id: str) -> Job | None:
     return to_job(row) if row else None
 
 
+def ids_between(tx: Transaction, first: str, last: str, limit: int) -> list[str]:
+    rows = tx.execute(tx.sql.IDS_BETWEEN, {"first": first, "last": last, "limit": limit})
+    return [str(id) for (id,) in rows]
+
+
 def job(tx: Transaction, id: str) -> Job:
     """The job. Raises JobNotFound."""
     found = get(tx, id)

@@ -251,6 +251,7 @@ class SQLStore(ABC, Generic[D]):
     defects = reads("read", defects.defects)
 
     get = reads("read", read.get)
+    ids_between = reads("read", read.ids_between)
     job_facts = reads("read", read.job_facts)
     attempts = reads("read", read.attempts)
     jobs = reads("read", search.jobs)

@@ -12,6 +12,12 @@ class Reading:
 
     # ---- jobs and workers
 
+    # The ids that begin with the digits of both.
+    IDS_BETWEEN = """
+        SELECT j.id::text FROM treadle.jobs j
+         WHERE j.id BETWEEN CAST(CAST(:first AS text) AS uuid) AND CAST(CAST(:last AS text) AS uuid)
+         ORDER BY j.id DESC LIMIT :limit
+    """
     ATTEMPTS = """
         SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
           FROM treadle.attempts WHERE id = CAST(:id AS uuid) ORDER BY lease
