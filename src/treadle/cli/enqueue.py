@@ -14,6 +14,7 @@ import msgspec
 
 from treadle import codec, units, views
 from treadle.app import Treadle
+from treadle.cli import completion
 from treadle.cli.app_loader import database
 from treadle.cli.base import AT, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CommandError, explained
@@ -35,14 +36,17 @@ KEY=VALUE is a text, KEY:=VALUE any JSON value:
 With --app, the app checks the payload."""
 
 
+AFTER = "Start it when this job has completed; may be repeated."
+
+
 @command("enqueue", help=HELP.replace("    treadle", "\b\n    treadle"))
-@click.argument("type")
+@click.argument("type", shell_complete=completion.types)
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
 @click.option("--in", "delay", type=duration, help="Run it after this time: 90, 5m, 1h30m.")
 @click.option("--at", "run_at", type=moment, metavar="TIME", help=AT)
 @click.option("--start-within", type=duration, help="Cancel it if it is not started by then: 300, 5m.")
 @click.option("--priority", type=int, help="Higher runs first.")
-@click.option("--queue", help="The queue; else the one of its type.")
+@click.option("--queue", shell_complete=completion.queues, help="The queue; else the one of its type.")
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--subject", help="What it is about.")
 @click.option("--dedupe", metavar="KEY", help="Store nothing if a job with this key waits or runs.")
@@ -52,7 +56,7 @@ With --app, the app checks the payload."""
 @click.option("--dedupe-at-most", type=duration, help="debounce: start this long after the first call.")
 @click.option("--dedupe-period", type=duration, help="throttle: one job in this time.")
 @click.option("--max-attempts", type=int, help="How often it may run.")
-@click.option("--after", metavar="ID", multiple=True, help="Start it when this job has completed; may be repeated.")
+@click.option("--after", metavar="ID", multiple=True, shell_complete=completion.ids, help=AFTER)
 @click.option(
     "--if-failed", type=click.Choice(IF_FAILED), help="If one of those fails: hold it (default), cancel or run it."
 )

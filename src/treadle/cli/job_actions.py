@@ -10,7 +10,7 @@ import click
 from treadle import filters, views
 from treadle.app import Treadle
 from treadle.bulk import Bulk, changes_for
-from treadle.cli import output
+from treadle.cli import completion, output
 from treadle.cli.app_loader import database
 from treadle.cli.base import AT, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, confirm, explained
@@ -50,7 +50,7 @@ CHANGES = (
     click.option("--delay", "--in", "delay", type=duration, help="Run them after this time: 90, 5m, 1h30m."),
     click.option("--run-at", "--at", "run_at", type=moment, metavar="TIME", help=AT),
     click.option("--priority", type=int, help="Higher runs first."),
-    click.option("--queue", help="The queue."),
+    click.option("--queue", shell_complete=completion.queues, help="The queue."),
 )
 FROM_STEP = click.option("--from-step", metavar="NAME", help="Forget this step and all later ones; by ids only.")
 JOB_ACTIONS = (
@@ -64,7 +64,7 @@ JOB_ACTIONS = (
 
 def _command(action: Action) -> click.Command:
     @command(action.name.replace(" ", "-"), help=action.help + WHICH)
-    @click.argument("which", metavar="ID... | FILTER", nargs=-1, required=True)
+    @click.argument("which", metavar="ID... | FILTER", nargs=-1, required=True, shell_complete=completion.ids)
     @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
     @click.option("--expect", type=click.IntRange(0), metavar="N", help="Do nothing unless exactly N jobs match.")
     @reveals

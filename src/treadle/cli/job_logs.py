@@ -10,6 +10,7 @@ import msgspec
 
 from treadle import units, views
 from treadle.app import Treadle
+from treadle.cli import completion
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, reveals
 from treadle.cli.job_ids import find_id
@@ -26,7 +27,7 @@ With --follow, go on until the job has ended; with --json, too, each line is an 
 
 
 @command("logs", help=HELP)
-@click.argument("id")
+@click.argument("id", shell_complete=completion.ids)
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @reveals
 def logs(shared: Shared, id: str, follow: bool) -> None:

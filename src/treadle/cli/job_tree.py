@@ -8,6 +8,7 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
+from treadle.cli import completion
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command
 from treadle.cli.job_ids import find_id
@@ -24,7 +25,7 @@ HOW: dict[EdgeKind | None, str] = {"parent": "  waits for it", "origin": "  star
 
 
 @command("tree", help=HELP)
-@click.argument("id")
+@click.argument("id", shell_complete=completion.ids)
 @click.option("--mermaid", is_flag=True, help="Print a flowchart in Mermaid's language.")
 @click.option("--most", type=click.IntRange(1, 100_000), default=MOST_RELATED, show_default=True, help="Jobs to show.")
 def tree(shared: Shared, id: str, mermaid: bool, most: int) -> None:

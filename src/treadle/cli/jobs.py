@@ -11,7 +11,7 @@ from rich.text import Text
 
 from treadle import filters, units, views
 from treadle.app import Treadle
-from treadle.cli import output
+from treadle.cli import completion, output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, choices, command, group, reveals
 from treadle.cli.enqueue import parse_payload, texts_explained
@@ -37,8 +37,8 @@ Words = tuple[str, ...]
 @command("ls", help=f"List jobs, newest first. All conditions must hold.\n\n{FILTERS}")
 @click.argument("words", metavar="[FILTER]", nargs=-1)
 @click.option("-s", "--status", "statuses", **choices(Status), help="May be repeated.")
-@click.option("-t", "--type", help="The type.")
-@click.option("--queue", help="The queue.")
+@click.option("-t", "--type", shell_complete=completion.types, help="The type.")
+@click.option("--queue", shell_complete=completion.queues, help="The queue.")
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--subject", help="What it is about.")
 @click.option("-n", "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Jobs per page.")
@@ -110,7 +110,7 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 @command(
     "show", help="Show everything about a job: payload, timeline, attempts with tracebacks, result, waits and steps."
 )
-@click.argument("id")
+@click.argument("id", shell_complete=completion.ids)
 @reveals
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
@@ -190,7 +190,7 @@ def _worker(id: str | None, names: Mapping[str, str]) -> str:
 
 
 @command("why", help="Explain why a job is not running: every reason that holds, the deciding one first.")
-@click.argument("id")
+@click.argument("id", shell_complete=completion.ids)
 @reveals
 def why(shared: Shared, id: str) -> None:
     app = database(shared)
@@ -202,7 +202,7 @@ def why(shared: Shared, id: str) -> None:
 
 
 @command("clone", help=CLONE)
-@click.argument("id")
+@click.argument("id", shell_complete=completion.ids)
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
 @reveals
 def clone(shared: Shared, id: str, pairs: Words) -> None:

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 
 from treadle import views
-from treadle.cli import output
+from treadle.cli import completion, output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration, group, moment, user
 from treadle.cli.errors import TIMED_OUT
@@ -61,9 +61,10 @@ def _print_pauses(shared: Shared, pauses: Sequence[Pause], now: int) -> None:
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """A queue as an argument, or a type or a tenant as an option."""
-    for name in ("tenant", "type"):
-        function = click.option(f"--{name}", metavar="NAME", help=f"A {name} instead of a queue.")(function)
-    return click.argument("queue", required=False)(function)
+    type = "A type instead of a queue."
+    function = click.option("--tenant", metavar="NAME", help="A tenant instead of a queue.")(function)
+    function = click.option("--type", metavar="NAME", shell_complete=completion.types, help=type)(function)
+    return click.argument("queue", required=False, shell_complete=completion.queues)(function)
 
 
 def pause_options(function: Callable[..., Any]) -> Callable[..., Any]:

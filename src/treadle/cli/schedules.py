@@ -13,7 +13,7 @@ from rich.text import Text
 from treadle import units, views
 from treadle.app import Treadle
 from treadle.backfill import Backfill
-from treadle.cli import output
+from treadle.cli import completion, output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration, group, moment, reveals, user
 from treadle.cli.errors import confirm
@@ -33,7 +33,7 @@ you can repeat the command."""
 def named(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command about one schedule."""
     option = click.option("--tenant", default="", help="Whose schedule it is.")
-    return click.argument("name")(option(function))
+    return click.argument("name", shell_complete=completion.schedules)(option(function))
 
 
 @command("ls", help="List schedules: when they fire next, what they fired last, and which are paused or orphaned.")

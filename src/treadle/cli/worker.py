@@ -20,7 +20,7 @@ import msgspec
 import treadle as package
 from treadle import units
 from treadle.app import Treadle
-from treadle.cli import output
+from treadle.cli import completion, output
 from treadle.cli.app_loader import app_name, load_app
 from treadle.cli.base import Shared, command, duration, takes_app
 from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
@@ -37,6 +37,7 @@ end within --grace and returns the others to the queue; a second signal ends it 
 TICK = """Run the jobs that are due, once, and end. For cron and serverless.
 
 The exit code is 1 if a job has failed."""
+QUEUES = "Only from this queue; may be repeated."
 CONCURRENCY = "Jobs at once, per process."
 LOG_FORMAT = "Lines for people, or a JSON object per line."
 
@@ -45,7 +46,7 @@ LOG_FORMAT = "Lines for people, or a JSON object per line."
 @takes_app
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=10, show_default=True, help=CONCURRENCY)
 @click.option("-p", "--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
-@click.option("-Q", "--queues", multiple=True, metavar="QUEUE", help="Only from this queue; may be repeated.")
+@click.option("-Q", "--queues", multiple=True, metavar="QUEUE", shell_complete=completion.queues, help=QUEUES)
 @click.option("--grace", type=duration, default="30s", show_default=True, help="How long running jobs may take to end.")
 @click.option("--burst", is_flag=True, help="Run what is due, then exit.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help=LOG_FORMAT)

@@ -8,7 +8,7 @@ import click
 
 from treadle import clock, units, views
 from treadle.app import Treadle
-from treadle.cli import output
+from treadle.cli import completion, output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, group
 from treadle.errors import NoSuchWorker
@@ -38,14 +38,14 @@ def ls(shared: Shared) -> None:
 
 
 @command("quiet", help=QUIET)
-@click.argument("worker")
+@click.argument("worker", shell_complete=completion.workers)
 def quiet(shared: Shared, worker: str) -> None:
     found = _change(shared, worker, Treadle.quiet, "is quiet: it finishes what runs, and claims nothing more")
     shared.note(("→ ", "dim"), shared.hint(f"treadle workers resume {found.id}"))
 
 
 @command("resume", help="Let a quiet worker claim again.")
-@click.argument("worker")
+@click.argument("worker", shell_complete=completion.workers)
 def resume(shared: Shared, worker: str) -> None:
     _change(shared, worker, Treadle.unquiet, "claims again")
 
