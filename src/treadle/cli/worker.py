@@ -24,9 +24,11 @@ from treadle.cli import completion, output
 from treadle.cli.app_loader import app_name, load_app
 from treadle.cli.base import Shared, command, duration, takes_app
 from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
+from treadle.cli.reload import Reloader, SourceFiles, load_or_wait
 from treadle.error_text import nearest
 from treadle.outcome import OutcomeKind
-from treadle.worker.inflight import VARIABLE, Inflight
+from treadle.worker import host
+from treadle.worker.inflight import Inflight
 from treadle.worker.supervisor import Supervisor
 from treadle.worker.worker import Worker
 
@@ -38,6 +40,7 @@ TICK = """Run the jobs that are due, once, and end. For cron and serverless.
 
 The exit code is 1 if a job has failed."""
 QUEUES = "Only from this queue; may be repeated."
+RELOAD = "For development: restart when the source files of the app change."
 CONCURRENCY = "Jobs at once, per process."
 LOG_FORMAT = "Lines for people, or a JSON object per line."
 
@@ -48,6 +51,7 @@ LOG_FORMAT = "Lines for people, or a JSON object per line."
 @click.option("-p", "--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
 @click.option("-Q", "--queues", multiple=True, metavar="QUEUE", shell_complete=completion.queues, help=QUEUES)
 @click.option("--grace", type=duration, default="30s", show_default=True, help="How long running jobs may take to end.")
+@click.option("--reload", is_flag=True, help=RELOAD)
 @click.option("--burst", is_flag=True, help="Run what is due, then exit.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help=LOG_FORMAT)
 @click.option("-v", "--verbose", count=True, help="Log more; -vv even more.")
@@ -57,43 +61,68 @@ def worker(
     processes: int,
     queues: tuple[str, ...],
     grace: float,
+    reload: bool,
     burst: bool,
     log_format: Literal["text", "json"],
     verbose: int,
 ) -> None:
     refuse_json(shared, "worker", "Its log goes to stderr.", "for what workers do now: treadle workers ls --json")
+    if reload and burst:
+        raise CommandError("--reload and --burst exclude each other", "With --burst, the worker ends by itself.")
     name = app_name(shared)
-    if VARIABLE in os.environ:
-        loaded = load_app(shared, name)
+    if (inflight := Inflight.inherited()) is not None:
+        files = SourceFiles()
+        may_wait = reload and inflight.has_predecessor
+        loaded = load_or_wait(lambda: _load(shared, name), shared, files, may_wait=may_wait)
         output.set_up_logs(verbose, loaded.registry.types.values(), log_format)
-        _work(shared, loaded, name, concurrency, queues, grace, burst)
+        reloader = Reloader(files, shared.note) if reload else None
+        made = _worker(shared, loaded, inflight, concurrency, queues, grace, burst)
+        _work(made, burst, reloader)
     # The supervisor never imports the user's code: what kills a worker must not kill it.
     output.set_up_logs(verbose, format=log_format)
     settings = ["--concurrency", str(concurrency), "--grace", str(grace), "--log-format", log_format]
     settings += [word for queue in queues for word in ("--queues", queue)]
+    if reload:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # a change within the second that a .pyc notes would be missed
     is_quiet = shared.quiet or log_format == "json"
-    settings += ["--burst"] * burst + ["-v"] * verbose + ["--quiet"] * is_quiet
+    settings += ["--reload"] * reload + ["--burst"] * burst + ["-v"] * verbose + ["--quiet"] * is_quiet
     settings += ["--db", shared.db] if shared.db else []
     command = [sys.executable, "-m", "treadle", "worker", name, *settings]
     click.get_current_context().exit(Supervisor(command, processes, 2 * concurrency, grace).run())
 
 
-def _work(
-    shared: Shared, app: Treadle, name: str, concurrency: int, queues: tuple[str, ...], grace: float, burst: bool
-) -> NoReturn:
-    """Run a worker. Report problems with the app or the database before it claims any job."""
-    types = sorted(app.registry.types)
-    if not types:
+def _load(shared: Shared, name: str) -> Treadle:
+    app = load_app(shared, name)
+    if not app.registry.types:
         raise CommandError(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
-    inflight = Inflight.inherited()
-    if burst or not (inflight and inflight.has_predecessor):
+    return app
+
+
+def _worker(
+    shared: Shared,
+    app: Treadle,
+    inflight: Inflight,
+    concurrency: int,
+    queues: tuple[str, ...],
+    grace: float,
+    burst: bool,
+) -> Worker:
+    """Make a worker. Report problems with the database before it claims any job."""
+    types = sorted(app.registry.types)
+    if burst or not inflight.has_predecessor:
         app.store.open()  # else it waits for the database, like workers that are running
         _warn_of_unknown_queues(shared, app, queues)
     parts = [app.store.where, f"{units.plural(len(types), 'type')}: {', '.join(types)}", f"{concurrency} at once"]
     parts += [f"queues {', '.join(queues)}"] if queues else []
     shared.note((f"treadle {package.__version__}", "bold"), " · ", " · ".join([*parts, f"pid {os.getpid()}"]))
-    made = Worker(app, concurrency=concurrency, queues=queues, grace=grace, inflight=inflight)
-    _exit(asyncio.run(_drain(made)) if burst else made.run())
+    return Worker(app, concurrency=concurrency, queues=queues, grace=grace, inflight=inflight)
+
+
+def _work(worker: Worker, burst: bool, reloader: Reloader | None) -> NoReturn:
+    if reloader is not None:
+        reloader.start()
+    code = asyncio.run(_drain(worker)) if burst else worker.run()
+    end_process(host.REPLACE_ME if reloader is not None and reloader.has_changed else code)
 
 
 def _warn_of_unknown_queues(shared: Shared, app: Treadle, queues: Sequence[str]) -> None:
@@ -121,7 +150,7 @@ async def _drain(worker: Worker) -> int:
     return 0
 
 
-def _exit(code: int) -> NoReturn:
+def end_process(code: int) -> NoReturn:
     """End the process, even if a handler's thread was abandoned and never ends: Python would wait for it."""
     waits_for = [t for t in threading.enumerate() if not t.daemon and t is not threading.current_thread()]
     if waits_for:

@@ -151,7 +151,8 @@ class Supervisor:
         slot = next((slot for slot in self._slots if slot.process and slot.process.pid == pid), None)
         if slot is None:
             return 0
-        self._any_registered |= any(slot.inflight.owner() is not None for slot in self._slots)
+        registered = any(slot.inflight.owner() is not None for slot in self._slots)
+        self._any_registered |= registered or code == host.REPLACE_ME
         owner = slot.inflight.owner()
         if owner is not None:  # it did not leave, whatever its exit code says: a handler may have ended it
             self._dead.append(slot.dead_worker(owner, code))
