@@ -41,6 +41,7 @@ PURE = {
     "diagnosis",
     "pauses",
     "problems",
+    "prometheus",
     "reasons",
     "schedule",
     "schedule_diagnosis",

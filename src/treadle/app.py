@@ -30,6 +30,7 @@ from treadle.settings import checked_name, database_url, redactor_for
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
 from treadle.worker.chores import PRUNED, prune, reconcile
+from treadle.worker.health import Health
 from treadle.worker.tick import TickReport, tick
 from treadle.worker.worker import Worker
 
@@ -225,14 +226,17 @@ class Treadle(Management):
         queues: Sequence[str] = (),
         grace: Duration = 30.0,
         beat: Duration = BEAT,
+        health: str | None = None,
     ) -> Worker:
         """A worker. `.run()` handles signals and blocks; `async with td.worker():` runs inside a web server.
 
         `concurrency`: jobs at once. `queues`: only these; default all. `grace`: seconds that running jobs
-        have to end when it stops. `beat`: seconds between two heartbeats.
+        have to end when it stops. `beat`: seconds between two heartbeats. `health`: HOST:PORT at which it serves
+        /livez, /readyz and /metrics, as long as it runs.
         """
         wait, every = in_seconds(grace), in_seconds(beat)
-        return Worker(self, concurrency=concurrency, queues=tuple(queues), grace=wait, beat=every)
+        probes = None if health is None else Health(address=health)
+        return Worker(self, concurrency=concurrency, queues=tuple(queues), grace=wait, beat=every, health=probes)
 
     def tick(self, *, max_jobs: int = 100, max_seconds: Duration = 10) -> TickReport:
         """One bounded pass: rescue, claim at most `max_jobs`, run them here. For cron and serverless."""

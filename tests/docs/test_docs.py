@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,6 +21,8 @@ OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.
 OTHERS += sorted((ROOT / "examples").glob("**/*.md"))
 LIBSQL = "libsql+http://127.0.0.1:8080"
 """The server's address in the docs. The tests' own server has another port, because that one may be in use."""
+PROBES = "127.0.0.1:8081"
+"""The address of a worker's probes in the docs. The tests have a free port instead."""
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -47,6 +51,10 @@ def test_every_block_runs_as_printed(
     if any(LIBSQL in block.code for block in blocks):
         server: str = request.getfixturevalue("libsql_url")
         blocks = [block._replace(code=block.code.replace(LIBSQL, server)) for block in blocks]
+    if any(PROBES in block.code for block in blocks):
+        with closing(socket.create_server(("127.0.0.1", 0))) as free:
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        blocks = [block._replace(code=block.code.replace(PROBES, address)) for block in blocks]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("TREADLE_URL", raising=False)

@@ -28,6 +28,7 @@ from treadle.cli.reload import Reloader, SourceFiles, load_or_wait
 from treadle.error_text import nearest
 from treadle.outcome import OutcomeKind
 from treadle.worker import host
+from treadle.worker.health import Health, ReportFile
 from treadle.worker.inflight import Inflight
 from treadle.worker.supervisor import Supervisor
 from treadle.worker.worker import Worker
@@ -40,6 +41,7 @@ TICK = """Run the jobs that are due, once, and end. For cron and serverless.
 
 The exit code is 1 if a job has failed."""
 QUEUES = "Only from this queue; may be repeated."
+HEALTH = "Serve /livez, /readyz and /metrics there, as in 127.0.0.1:8081."
 RELOAD = "For development: restart when the source files of the app change."
 CONCURRENCY = "Jobs at once, per process."
 LOG_FORMAT = "Lines for people, or a JSON object per line."
@@ -51,6 +53,7 @@ LOG_FORMAT = "Lines for people, or a JSON object per line."
 @click.option("-p", "--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
 @click.option("-Q", "--queues", multiple=True, metavar="QUEUE", shell_complete=completion.queues, help=QUEUES)
 @click.option("--grace", type=duration, default="30s", show_default=True, help="How long running jobs may take to end.")
+@click.option("--health", metavar="HOST:PORT", help=HEALTH)
 @click.option("--reload", is_flag=True, help=RELOAD)
 @click.option("--burst", is_flag=True, help="Run what is due, then exit.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help=LOG_FORMAT)
@@ -61,6 +64,7 @@ def worker(
     processes: int,
     queues: tuple[str, ...],
     grace: float,
+    health: str | None,
     reload: bool,
     burst: bool,
     log_format: Literal["text", "json"],
@@ -88,7 +92,10 @@ def worker(
     settings += ["--reload"] * reload + ["--burst"] * burst + ["-v"] * verbose + ["--quiet"] * is_quiet
     settings += ["--db", shared.db] if shared.db else []
     command = [sys.executable, "-m", "treadle", "worker", name, *settings]
-    click.get_current_context().exit(Supervisor(command, processes, 2 * concurrency, grace).run())
+    supervisor = Supervisor(command, processes, 2 * concurrency, grace, health)
+    if supervisor.health:
+        shared.note(("probes at ", "dim"), supervisor.health.url)
+    click.get_current_context().exit(supervisor.run())
 
 
 def _load(shared: Shared, name: str) -> Treadle:
@@ -115,7 +122,9 @@ def _worker(
     parts = [app.store.where, f"{units.plural(len(types), 'type')}: {', '.join(types)}", f"{concurrency} at once"]
     parts += [f"queues {', '.join(queues)}"] if queues else []
     shared.note((f"treadle {package.__version__}", "bold"), " · ", " · ".join([*parts, f"pid {os.getpid()}"]))
-    return Worker(app, concurrency=concurrency, queues=queues, grace=grace, inflight=inflight)
+    reports = ReportFile.inherited()
+    health = Health(report_to=reports) if reports else None
+    return Worker(app, concurrency=concurrency, queues=queues, grace=grace, inflight=inflight, health=health)
 
 
 def _work(worker: Worker, burst: bool, reloader: Reloader | None) -> NoReturn:

@@ -67,12 +67,21 @@ class Heartbeat(threading.Thread):
         self._loop = asyncio.get_running_loop()
         self._asked_at: float | None = None
         """When the event loop was asked for an answer that it has not given yet, by `time.monotonic()`."""
+        self._beaten_at = time.monotonic()
+        """When the last beat was stored."""
+        self._failing = False
         self._buried: str | None = None
         """The id under which this worker has declared itself dead."""
 
     def stop(self) -> None:
         """Stop, without waiting for a beat that is under way."""
         self._stopping.set()
+
+    @property
+    def trouble(self) -> str:
+        """That the database does not answer, or '': without where it is, because probes are public."""
+        late = time.monotonic() - self._beaten_at > STILL * self._every
+        return "the database cannot be used" if self._failing or late else ""
 
     def run(self) -> None:
         try:
@@ -87,12 +96,14 @@ class Heartbeat(threading.Thread):
             try:
                 if self.worker != self._buried:
                     self._report(self._beat())
+                    self._beaten_at, self._failing = time.monotonic(), False
             except WorkerLost as error:
                 log.warning("%s", error)
                 self._seen.clear()
                 self._report(error)
             except TreadleError as error:
                 log.warning("no heartbeat: %s", error)
+                self._failing = True
                 pause = min(AGAIN, self._every)
             except Exception:
                 log.exception("no heartbeat")

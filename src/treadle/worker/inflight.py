@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -31,6 +31,9 @@ from treadle.redact import Redactor
 from treadle.registry import JobType
 from treadle.units import format_duration, plural
 from treadle.worker.parts import Parts
+
+if TYPE_CHECKING:
+    from treadle.worker.health import Health
 
 log = logging.getLogger("treadle")
 outcomes_log = logging.getLogger("treadle.jobs")
@@ -86,7 +89,9 @@ class Attempts:
     returns, and calls `settled`. Each end and each settle sets `changed`.
     """
 
-    def __init__(self, cells: Inflight, outcomes: dict[OutcomeKind, int], parts: Parts) -> None:
+    def __init__(
+        self, cells: Inflight, outcomes: dict[OutcomeKind, int], parts: Parts, health: Health | None = None
+    ) -> None:
         self.running: dict[int, RunningAttempt] = {}
         """By lease number."""
         self.timed: dict[int, RunningAttempt] = {}
@@ -97,11 +102,8 @@ class Attempts:
         """The number of outcomes that are not committed yet."""
         self.claiming = False
         """Whether there may be leases that are not in `running` yet."""
-        self.changed = asyncio.Event()
-        self._any_ended = asyncio.Event()
-        self.cells = cells
-        self._outcomes = outcomes
-        self._parts = parts
+        self.changed, self._any_ended = asyncio.Event(), asyncio.Event()
+        self.cells, self._outcomes, self._parts, self._health = cells, outcomes, parts, health
         self._loop = asyncio.get_running_loop()
         self._from_threads: deque[tuple[RunningAttempt, Outcome | None]] = deque()
         self._collecting = False
@@ -112,7 +114,7 @@ class Attempts:
         """What the handlers raised whose outcomes are not settled yet, by lease number: for hooks."""
         self.joined: dict[int, RunningAttempt] = {}
         """Those that a transaction of the user completes, by lease number: the settle learns if it was committed."""
-        self._reports_all = log.isEnabledFor(logging.INFO)
+        self._reports_all = health is not None or log.isEnabledFor(logging.INFO)
 
     @property
     def none_left(self) -> bool:
@@ -207,6 +209,8 @@ class Attempts:
 
     def _report(self, attempt: RunningAttempt, outcome: Outcome) -> None:
         run = attempt.run
+        if self._health is not None:
+            self._health.ended(attempt, outcome)
         error, run.error = run.error, None  # its traceback refers to the run
         log_outcome(run.claimed, outcome, run.redactor, error)
         if error is not None and outcome.kind in UNSUCCESSFUL:

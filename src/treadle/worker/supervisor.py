@@ -1,6 +1,7 @@
 """The supervisor: keeps worker processes alive, and returns the jobs of those that die.
 
-It runs none of the user's code and has no threads, so that what kills a worker does not kill it.
+It runs none of the user's code, and no threads but those that answer probes, so that what kills a worker does not kill
+it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from typing import NamedTuple
 from treadle.stores import open_store
 from treadle.worker import host
 from treadle.worker.child import how_it_ended
+from treadle.worker.health import VARIABLE as REPORT_VARIABLE
+from treadle.worker.health import ReportFile, answer
+from treadle.worker.health_server import Answer, HealthServer, parse
 from treadle.worker.inflight import VARIABLE, CellOwner, Inflight
 from treadle.worker.settler import PAUSE
 from treadle.worker.worker import STOP_SECONDS
@@ -55,8 +59,9 @@ class DeadWorker(NamedTuple):
 class ProcessSlot:
     """A slot for one worker process after another, and the in-flight cells that outlive each of them."""
 
-    def __init__(self, command: Sequence[str], cells: int) -> None:
+    def __init__(self, command: Sequence[str], cells: int, reports: ReportFile | None = None) -> None:
         self._command = list(command)
+        self.reports = reports
         self.inflight = Inflight.create(cells)
         self.process: subprocess.Popen[bytes] | None = None
         self.start_at: float | None = 0.0
@@ -74,9 +79,14 @@ class ProcessSlot:
         self._memory_kills = host.out_of_memory_kills()
         self.start_at = None
         environment = {**os.environ, VARIABLE: self.inflight.for_child(has_predecessor=has_predecessor)}
+        fds = [self.inflight.fd]
+        if self.reports is not None:
+            self.reports.clear()
+            environment[REPORT_VARIABLE] = str(self.reports.fd)
+            fds.append(self.reports.fd)
         try:
             self.process = subprocess.Popen(
-                self._command, env=environment, pass_fds=(self.inflight.fd,), stdin=subprocess.DEVNULL, process_group=0
+                self._command, env=environment, pass_fds=fds, stdin=subprocess.DEVNULL, process_group=0
             )
         except OSError as error:  # too many processes, or no memory
             log.warning("a worker process cannot be started now: %s", error)
@@ -114,8 +124,12 @@ class Supervisor:
     Each has `grace` seconds to end its jobs. One that does not stop is killed a while after that.
     """
 
-    def __init__(self, command: Sequence[str], processes: int, cells: int, grace: float) -> None:
-        self._slots = [ProcessSlot(command, cells) for _ in range(processes)]
+    def __init__(
+        self, command: Sequence[str], processes: int, cells: int, grace: float, health: str | None = None
+    ) -> None:
+        probed = health is not None
+        self._slots = [ProcessSlot(command, cells, ReportFile.create() if probed else None) for _ in range(processes)]
+        self.health = None if health is None else HealthServer(parse(health), self._answer)
         self._grace = grace
         self._stopping = False
         self._any_registered = False
@@ -127,6 +141,8 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._stop(number))
         signal.signal(signal.SIGALRM, lambda *_: self._kill())
+        if self.health is not None:
+            self.health.start()
         code = 0
         while self._start_workers():
             self._declare_dead()
@@ -136,6 +152,10 @@ class Supervisor:
             elif waiting:
                 time.sleep(0.02)
         return code
+
+    def _answer(self, path: str) -> Answer | None:
+        """The response to a probe, from what the workers have reported."""
+        return answer(path, [slot.reports.read() for slot in self._slots if slot.reports is not None])
 
     def _start_workers(self) -> bool:
         """Start what is due. Whether there is a worker to wait for."""

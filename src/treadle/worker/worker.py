@@ -31,6 +31,7 @@ from treadle.worker import host
 from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
 from treadle.worker.firing import fire_schedules
+from treadle.worker.health import Health
 from treadle.worker.heartbeat import Heartbeat, LeaseCheck
 from treadle.worker.inflight import Attempts, CellOwner, Inflight
 from treadle.worker.parts import Parts, started_thread
@@ -67,6 +68,7 @@ class Worker:
         beat: float = 5.0,
         max_jobs: int | None = None,
         inflight: Inflight | None = None,
+        health: Health | None = None,
     ) -> None:
         self.app = app
         self.store = app.store
@@ -82,6 +84,7 @@ class Worker:
         self._max_jobs = max_jobs
         self._inflight = inflight or Inflight.create(2 * self.concurrency)
         self._supervisor = self._inflight.supervisor
+        self._health = health
         self._hurry = asyncio.Event()
         """Set by a second signal: do not wait for what runs."""
         self._stop: asyncio.Event | None = None
@@ -121,6 +124,8 @@ class Worker:
         await self._lifespans.open()
         try:
             await self._start()
+            if self._health is not None:
+                self._health.start(self)
         except BaseException:
             await self._lifespans.close()
             raise
@@ -138,7 +143,7 @@ class Worker:
         self._claimer = started_thread("treadle-claim")
         self._wakeup = Wakeup(self.store)
         self._hooks = HookDispatcher(self.app.hooks, self.store.now, self._parts.fail_from_thread)
-        self._attempts = Attempts(self._inflight, self.outcomes, self._parts)
+        self._attempts = Attempts(self._inflight, self.outcomes, self._parts, self._health)
         self._executor = Executor(self.app, self.concurrency, self._attempts, self._parts, self._lifespans.state)
         self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
         self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
@@ -186,6 +191,8 @@ class Worker:
         await self._lifespans.close()
         if self._supervisor is None:  # then no other process has it, and a tick makes a new one each time
             self._inflight.close()
+        if self._health is not None:
+            self._health.stop()
 
     async def _end(self, grace: float) -> None:
         """End all parts. If the store or a handler does not let them, go on without it: a stop has a bound."""

@@ -56,7 +56,13 @@ class Finding(msgspec.Struct, frozen=True):
     way_out: str = ""
 
 
-@command("doctor", help="Check the database, the workers and the queue. The exit code is 1 if there is a problem.")
+HELP = """Check the database, the workers and the queue. The exit code is 1 if there is a problem.
+
+It is about the whole queue, and no liveness probe: a restart of one worker would fix none of what it finds. For that,
+use treadle worker app:td --health 127.0.0.1:8081"""
+
+
+@command("doctor", help=HELP)
 @click.option("--quick", is_flag=True, help="Do not read the whole of a SQLite file to check it.")
 def doctor(shared: Shared, quick: bool) -> None:
     app = database(shared)

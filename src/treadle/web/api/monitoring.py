@@ -18,11 +18,11 @@ from treadle.errors import SchemaTooOld, TreadleError
 from treadle.job import Usage
 from treadle.limits import LimitState
 from treadle.pauses import age
+from treadle.prometheus import MEDIA, family
 from treadle.web.api.stats import queue_stats
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, get
 
-MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 FRESH_SECONDS, SHARE = 1.0, 0.2
 """Seconds for which a response is cached, so that two scrapers cost as much as one; and the part of the time that goes
 into making it."""
@@ -33,7 +33,6 @@ LEFT_OUT = "Queues and types without series of their own: the series without que
 
 RUNNING = "Jobs that run under a limit; without a key, those of all keys."
 
-Sample = tuple[dict[str, str], float]
 STEP = 60
 COUNTERS = {
     "runs": ("treadle_runs_total", "Attempts that ended."),
@@ -43,7 +42,6 @@ COUNTERS = {
     "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),
 }
 """Sums of usage, by the name of its field: a name and an explanation."""
-ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 Key = tuple[str, str]
 """A type, and one of the counters."""
 
@@ -115,17 +113,17 @@ def text(request: Request) -> str:
     limits = [(_names_of(state), state) for state in request.jobs.limits()]
     held = [({pause.target.kind: pause.target.name}, age(pause, now)) for pause in request.app.pauses()]
     parts = [
-        _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
-        _family("treadle_types_left_out", "gauge", LEFT_OUT, [({}, sum(row.others for row in queues))]),
-        _family("treadle_oldest_due_seconds", "gauge", "How long the oldest due job has waited.", oldest),
-        _family("treadle_workers", "gauge", "Live workers.", [({}, len(alive(workers, now)))]),
-        _family("treadle_worker_slots", "gauge", "Jobs that a worker may run at once.", slots),
-        _family("treadle_worker_busy", "gauge", "Jobs that a worker has leased.", busy),
-        _family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
-        _family("treadle_worker_stalled_seconds", "gauge", "How long a worker's event loop has been blocked.", stalled),
-        _family("treadle_pause_seconds", "gauge", "How long a queue, type or tenant has been paused.", held),
-        _family("treadle_limit_running", "gauge", RUNNING, [(labels, state.running) for labels, state in limits]),
-        _family(
+        family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
+        family("treadle_types_left_out", "gauge", LEFT_OUT, [({}, sum(row.others for row in queues))]),
+        family("treadle_oldest_due_seconds", "gauge", "How long the oldest due job has waited.", oldest),
+        family("treadle_workers", "gauge", "Live workers.", [({}, len(alive(workers, now)))]),
+        family("treadle_worker_slots", "gauge", "Jobs that a worker may run at once.", slots),
+        family("treadle_worker_busy", "gauge", "Jobs that a worker has leased.", busy),
+        family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
+        family("treadle_worker_stalled_seconds", "gauge", "How long a worker's event loop has been blocked.", stalled),
+        family("treadle_pause_seconds", "gauge", "How long a queue, type or tenant has been paused.", held),
+        family("treadle_limit_running", "gauge", RUNNING, [(labels, state.running) for labels, state in limits]),
+        family(
             "treadle_limit_concurrency",
             "gauge",
             "How many jobs may run at once under a limit, or under each key of it.",
@@ -144,18 +142,7 @@ def _counters(request: Request) -> Iterable[str]:
     totals = request.web.counters.totals()
     for kind, (name, help) in COUNTERS.items():
         rows = [({"type": type} if type else {}, value) for (type, of), value in sorted(totals.items()) if of == kind]
-        yield _family(name, "counter", f"{help} Since this process started.", rows)
-
-
-def _family(name: str, kind: str, help: str, samples: Iterable[Sample]) -> str:
-    lines = [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
-    lines += [f"{name}{_labels(labels)} {value:.10g}" for labels, value in samples]
-    return "\n".join(lines) + "\n"
-
-
-def _labels(labels: dict[str, str]) -> str:
-    escaped = {name: value.translate(ESCAPES) for name, value in labels.items()}
-    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}" if labels else ""
+        yield family(name, "counter", f"{help} Since this process started.", rows)
 
 
 class Counters:
