@@ -77,4 +77,5 @@ def _after_fork() -> None:
     _millisecond, _lock = 0, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)

@@ -136,6 +136,6 @@ def who(by: str | None) -> str:
 def _user_and_host() -> str:
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # a container may have no name for its user
+    except (OSError, KeyError, ImportError):  # a container may have no name for its user; Windows has no list of them
         user = "unknown"
     return f"{user}@{socket.gethostname()}"

@@ -119,7 +119,7 @@ def user() -> str:
     """Who gives the command: the user of the operating system."""
     try:
         return f"cli:{getpass.getuser()}"
-    except (OSError, KeyError):  # a container may have no name for its user
+    except (OSError, KeyError, ImportError):  # a container may have no name for its user; Windows has no list of them
         return "cli:unknown"
 
 

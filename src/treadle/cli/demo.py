@@ -24,7 +24,7 @@ from treadle.app import Treadle
 from treadle.cli.app_loader import url_to_show
 from treadle.cli.base import Shared, command
 from treadle.cli.demo_screen import DemoScreen
-from treadle.cli.errors import PROBLEMS, CommandError
+from treadle.cli.errors import PROBLEMS, CommandError, refuse_windows
 from treadle.settings import URL_VARIABLE, database_url
 from treadle.stores import open_store
 from treadle.stores.base import WorkerRow
@@ -41,6 +41,7 @@ LATER = {"send_mail": 1, "resize_image": 1, "charge_card": 3, "import_feed": 10}
 @click.option("--keep", is_flag=True, help="Keep the database, to look around in it.")
 @click.option("--dashboard/--no-dashboard", default=None, help="Show it in a browser too. Default: in a terminal.")
 def demo(shared: Shared, keep: bool, dashboard: bool | None) -> None:
+    refuse_windows("treadle demo", "README.md has a first job to run")
     wanted = dashboard if dashboard is not None else shared.out.is_terminal and not shared.json
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the workers are stopped, too
     with ExitStack() as stack:

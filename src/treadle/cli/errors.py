@@ -101,6 +101,12 @@ def refuse_json(shared: Shared, name: str, cause: str, next: str) -> None:
         raise CommandError(f"treadle {name} prints no JSON: leave --json out", cause, next=next)
 
 
+def refuse_windows(what: str, next: str = "treadle tick app:td     (from the task scheduler)") -> None:
+    """For what needs signals and files that processes share."""
+    if sys.platform == "win32":
+        raise CommandError(f"{what} runs on Linux and macOS, not on Windows", next=next)
+
+
 @contextmanager
 def caught() -> Generator[None]:
     """Errors of treadle and of the database become messages; any other is a bug and keeps its traceback."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import select
 import sys
-import termios
-import tty
+import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -23,6 +22,10 @@ from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration
 from treadle.job import STATE_OF, SUMMARY, Status
 from treadle.problems import Problem
+
+if sys.platform != "win32":
+    import termios
+    import tty
 
 HELP = """Watch the queue: what waits, who works, what fails. q quits, p pauses.
 
@@ -56,19 +59,26 @@ def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[flo
             key = pressed(interval)
 
 
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
 @contextmanager
 def keys() -> Generator[Callable[[float], str]]:
     """A function that waits that many seconds for a key, and returns it, or nothing."""
-    terminals = [sys.stdin] if sys.stdin.isatty() else []  # without one, there are no keys to read
+    if sys.platform == "win32" or not sys.stdin.isatty():  # there are no keys to read: Ctrl-C quits
+        yield _no_key
+        return
+    terminal = sys.stdin
 
     def pressed(seconds: float) -> str:
-        ready, _, _ = select.select(terminals, [], [], seconds)
+        ready, _, _ = select.select([terminal], [], [], seconds)
         return sys.stdin.read(1) if ready else ""
 
     with ExitStack() as stack:
-        for terminal in terminals:
-            stack.callback(termios.tcsetattr, terminal, termios.TCSADRAIN, termios.tcgetattr(terminal))
-            tty.setcbreak(terminal)
+        stack.callback(termios.tcsetattr, terminal, termios.TCSADRAIN, termios.tcgetattr(terminal))
+        tty.setcbreak(terminal)
         yield pressed
 
 

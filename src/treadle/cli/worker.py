@@ -23,7 +23,7 @@ from treadle.app import Treadle
 from treadle.cli import completion, output
 from treadle.cli.app_loader import app_name, load_app
 from treadle.cli.base import Shared, command, duration, takes_app
-from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
+from treadle.cli.errors import PROBLEMS, CommandError, refuse_json, refuse_windows
 from treadle.cli.reload import Reloader, SourceFiles, load_or_wait
 from treadle.error_text import nearest
 from treadle.outcome import OutcomeKind
@@ -71,6 +71,7 @@ def worker(
     verbose: int,
 ) -> None:
     refuse_json(shared, "worker", "Its log goes to stderr.", "for what workers do now: treadle workers ls --json")
+    refuse_windows("treadle worker")
     if reload and burst:
         raise CommandError("--reload and --burst exclude each other", "With --burst, the worker ends by itself.")
     name = app_name(shared)

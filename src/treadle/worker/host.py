@@ -110,8 +110,12 @@ def until_signalled(again: Callable[[], None]) -> asyncio.Event:
         elif time.monotonic() - first_at > ONE_SIGNAL:
             again()
 
+    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, signalled)
+        try:
+            loop.add_signal_handler(number, signalled)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(signalled))
     return stop
 
 

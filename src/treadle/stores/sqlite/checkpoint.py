@@ -8,10 +8,10 @@ without waiting, and checkpoints for all while it holds the write lock, so that 
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from treadle.errors import TreadleError
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 LONG = 16 << 20
 """Bytes of log that are worth a checkpoint."""
@@ -36,7 +41,7 @@ def open_lock(path: str, database: Path) -> int:
     SQLite's own files next to a database, it has the database's group, and its owner if root creates it. A symbolic
     link is not followed.
     """
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         _share(lock, os.stat(database))
     except BaseException:
@@ -45,7 +50,20 @@ def open_lock(path: str, database: Path) -> int:
     return lock
 
 
+def lock_now(lock: int) -> None:
+    """Lock an open file until it is closed. Raises BlockingIOError if another process has locked it."""
+    if sys.platform == "win32":
+        try:
+            msvcrt.locking(lock, msvcrt.LK_NBLCK, 1)
+        except OSError as error:
+            raise BlockingIOError(*error.args) from None
+    else:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def _share(lock: int, database: os.stat_result) -> None:
+    if sys.platform == "win32":
+        return  # who may write a file is inherited from its folder
     found, user = os.fstat(lock), os.geteuid()
     mode = 0o600 | (0o060 if database.st_mode & 0o020 else 0) | (0o006 if database.st_mode & 0o002 else 0)
     is_right = (found.st_mode & 0o777, found.st_gid) == (mode, database.st_gid)
@@ -93,7 +111,7 @@ class Checkpointer:
         try:
             lock = open_lock(self._lock_file, self._path)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                lock_now(lock)
                 self._run()
             finally:
                 os.close(lock)

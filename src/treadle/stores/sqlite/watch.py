@@ -10,6 +10,7 @@ import ctypes
 import os
 import select
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ class Watch:
     def __init__(self, log: Path, changes: Callable[[], int]) -> None:
         self._changes = changes
         self._seen = changes()
+        self._is_closed = threading.Event()
         self._closed, self._close = os.pipe()
         self._events = _watch_file(log)
 
@@ -44,13 +46,14 @@ class Watch:
     def _poll(self, deadline: float) -> bool:
         while (now := self._changes()) == self._seen:
             pause = min(LOOK_EVERY, deadline - time.monotonic())
-            if pause <= 0 or select.select([self._closed], [], [], pause)[0]:
+            if pause <= 0 or self._is_closed.wait(pause):  # Windows could not `select` on a pipe
                 return False
         self._seen = now
         return True
 
     def close(self) -> None:
         """End a `wait` that is under way. What it used is freed with this object."""
+        self._is_closed.set()
         os.write(self._close, b"!")
 
     def __del__(self) -> None:
