@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tests.cli.helpers import completed, failed, needs_database, now, processing, unseen
+from tests.servers.pgbouncer import PgBouncer
 from treadle import Treadle, clock
 from treadle.cli.doctor import postgres as checks_postgres
 from treadle.stores import migrate
@@ -345,6 +346,24 @@ def test_notifications_are_tried_for_real(td, monkeypatch):
     monkeypatch.setattr(diagnostics, "HEARD_WITHIN", 0.1)
     monkeypatch.setattr(type(td.store.database), "connect", _without_notifications(type(td.store.database).connect))
     assert not td.store.checkup().hears
+
+
+@pytest.mark.parametrize(
+    ("mode", "level", "text"),
+    [
+        ("session", "ok", "notifications arrive, through a pooler in session mode"),
+        (
+            "transaction",
+            "warning",
+            "notifications do not arrive, through a pooler in transaction mode, "
+            "so idle workers poll for jobs once a second",
+        ),
+    ],
+)
+def test_the_doctor_names_the_mode_of_a_pooler(found, td, url, monkeypatch, mode, level, text):
+    with PgBouncer(url, mode) as pooler:
+        monkeypatch.setenv("TREADLE_URL", pooler.url(url))
+        assert found("listen") == (level, text)
 
 
 def _without_notifications(connect: Callable[..., Any]) -> Callable[..., Any]:

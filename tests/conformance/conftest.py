@@ -21,6 +21,7 @@ import pytest
 from tests.conformance import helpers
 from tests.conformance.helpers import FakeClock, check_consistency
 from tests.servers.libsql import ByHand
+from tests.servers.pgbouncer import PgBouncer
 from tests.stores import make_tables
 from treadle import stores
 from treadle.stores import claim_order as cursor
@@ -37,11 +38,16 @@ OUTSIDE = os.environ.get("TREADLE_TEST_STORE")
 INSIDE = {"by_hand", "users", "another", "new_url"}
 """Fixtures that read the tables of treadle's own stores."""
 STORES: Mapping[str, type[Any]] = {"sqlite": SQLiteStore, "postgresql": PostgresStore, "libsql": LibSQLStore}
+POOLED = ("pgbouncer-transaction", "pgbouncer-session")
+"""PostgreSQL behind a real pooler, in both of its modes."""
+SMOKE = {f"tests.conformance.test_{name}" for name in ("insert", "settle")}
+"""Modules that always run behind the pooler, too. With $TREADLE_TEST_POOLERS, all of them do."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "by_hand: the test breaks rows by hand, so its records need not be consistent")
     config.addinivalue_line("markers", "own_connections: the test is about the connections of a store")
+    config.addinivalue_line("markers", "direct: the test is about sessions of the server, which a pooler shares")
     config.addinivalue_line("markers", "only(store, …): the test covers something that only these stores have")
     config.addinivalue_line("markers", "needs(attribute): the test covers stores that have this ability")
 
@@ -55,7 +61,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         only = metafunc.definition.get_closest_marker("only")
         needed = [name for marker in metafunc.definition.iter_markers("needs") for name in marker.args]
         able = [name for name, store in STORES.items() if all(getattr(store, need) for need in needed)]
-        metafunc.parametrize("which", only.args if only else able, indirect=True)
+        names = list(only.args if only else able)
+        pooled = metafunc.module.__name__ in SMOKE or os.environ.get("TREADLE_TEST_POOLERS")
+        if pooled and "postgresql" in names and not metafunc.definition.get_closest_marker("direct"):
+            names += POOLED[1:] if "notices_commits" in needed else POOLED  # a transaction's pooler forgets LISTEN
+        metafunc.parametrize("which", names, indirect=True)
 
 
 @pytest.fixture
@@ -99,11 +109,13 @@ def url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 @pytest.fixture
-def another(which: str, request: pytest.FixtureRequest, memory: Path) -> Callable[[], str]:
+def another(which: str, request: pytest.FixtureRequest, pooler: PgBouncer | None, memory: Path) -> Callable[[], str]:
     """URLs for a test that needs many databases without jobs, one after the other."""
     if which == "sqlite":
         return lambda: f"sqlite:///{tempfile.mkdtemp(dir=memory)}/jobs.db"
     server = request.getfixturevalue("libsql_server" if which == "libsql" else "postgres_databases")
+    if pooler is not None:
+        return lambda: pooler.url(server.reused(make_tables))
     return lambda: server.reused(make_tables)
 
 
@@ -139,13 +151,25 @@ def few_connections(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(postgres, "KEPT", 8)
 
 
+@pytest.fixture(scope="module")
+def pooler(which: str, request: pytest.FixtureRequest) -> Iterator[PgBouncer | None]:
+    if which not in POOLED:
+        yield None
+        return
+    with PgBouncer(request.getfixturevalue("postgres_server").url(), which.removeprefix("pgbouncer-")) as started:
+        yield started
+
+
 @pytest.fixture
-def open_store(request: pytest.FixtureRequest, url: str, clock: FakeClock) -> Iterator[OpenStore]:
+def open_store(
+    request: pytest.FixtureRequest, url: str, pooler: PgBouncer | None, clock: FakeClock
+) -> Iterator[OpenStore]:
     """Handles on one database. After the test, its records must be consistent."""
     handles: list[Store] = []
+    place = url if pooler is None else pooler.url(url)
 
     def open_(**options: Any) -> Store:
-        handle = open_outside(url, clock) if OUTSIDE else stores.open_store(url, **{"clock": clock, **options})
+        handle = open_outside(url, clock) if OUTSIDE else stores.open_store(place, **{"clock": clock, **options})
         handles.append(handle)
         return handle
 
@@ -187,7 +211,7 @@ def by_hand(store: Any) -> Iterator[Callable[..., list[Any]]]:
 
 def _by_hand_on_postgres(store: PostgresStore) -> Iterator[Callable[..., list[Any]]]:
     """Tests use the names of SQLite. On PostgreSQL, the tables are in a schema."""
-    connection = psycopg.connect(store.url, autocommit=True)
+    connection = psycopg.connect(store.url, autocommit=True, prepare_threshold=None)
 
     def execute(sql: str, *parameters: Any) -> list[Any]:
         rows = connection.execute(sql.replace("treadle_", "treadle.").replace("?", "%s"), parameters)

@@ -204,7 +204,7 @@ def by_hand(store: Any) -> Any:
     skip_outside()
     if on_libsql(store):
         return libsql.ByHand(store.url)
-    return psycopg.connect(store.url) if on_postgres(store) else sqlite3.connect(store.path)
+    return psycopg.connect(store.url, prepare_threshold=None) if on_postgres(store) else sqlite3.connect(store.path)
 
 
 def orders(store: Any) -> list[int]:

@@ -114,7 +114,7 @@ class Storm:
         self.store.insert(some_jobs(6))
 
     def within(self) -> None:
-        with closing(psycopg.connect(self.store.url)) as users:
+        with closing(psycopg.connect(self.store.url, prepare_threshold=None)) as users:
             for _ in range(10):
                 try:
                     self.store.insert(some_jobs(4), users)

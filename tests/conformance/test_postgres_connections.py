@@ -21,9 +21,9 @@ END_OTHERS = (
 
 
 @pytest.fixture
-def end_all(store):
+def end_all(store, url):
     """End every other session of the database."""
-    with psycopg.connect(store.url, autocommit=True) as connection:
+    with psycopg.connect(url, autocommit=True) as connection:
         yield lambda: connection.execute(END_OTHERS, [connection.info.backend_pid])
 
 

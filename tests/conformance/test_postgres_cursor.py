@@ -217,6 +217,7 @@ def test_a_limit_holds_in_a_claim_from_known_ranges(open_store, time):
     assert 1 == len(take(ours))
 
 
+@pytest.mark.needs("notices_commits")
 def test_a_listener_looks_again_after_a_notification(begun, open_store, clock):
     ours, _, claimed, _ = begun
     watch = ours.watch()

@@ -201,6 +201,7 @@ def test_others_work_while_a_block_has_its_transaction_open(open_store, users):
     assert ([1], Status.COMPLETED) == (orders(ours), ours.get(claimed.id).status)
 
 
+@pytest.mark.direct  # RESET gives the session what its pooler has set
 @pytest.mark.only("postgresql")
 def test_a_block_has_the_timeouts_of_the_users_database_and_leaves_no_settings_on_the_connection(store, by_hand):
     claimed = put_and_take(store)

@@ -159,9 +159,9 @@ class PostgresServer(Elsewhere):
 
     def _give_away(self) -> None:
         """Change the owner of the folder: PostgreSQL refuses to run as root."""
-        if identity := _identity():
+        if user := identity():
             for path in (self.folder, *self.folder.rglob("*")):
-                os.chown(path, identity["user"], identity["group"], follow_symlinks=False)
+                os.chown(path, user["user"], user["group"], follow_symlinks=False)
 
     def _within_reach(self, binaries: Binaries) -> Binaries:
         """Copy the binaries if needed: a plain user cannot read root's home, where a virtual environment may be."""
@@ -193,7 +193,7 @@ class PostgresServer(Elsewhere):
             capture_output=True,
             text=True,
             timeout=60,
-            **_identity(),
+            **identity(),
         )
         if done.returncode:
             raise ServerFailed(f"{Path(command[0]).name} failed:\n{done.stdout}{done.stderr}")
@@ -212,7 +212,7 @@ class PostgresServer(Elsewhere):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the tests, which then end the server
-                **_identity(),
+                **identity(),
             )
         self._watch.send(str(self._process.pid))
         if eventually(lambda: "answers" if self._answers() else self._process.poll() is not None) == "answers":
@@ -262,7 +262,7 @@ def free_port() -> int:
             return port
 
 
-def _identity() -> dict[str, Any]:
+def identity() -> dict[str, Any]:
     """Options of subprocess to run as a plain user, if this process is root."""
     if os.geteuid() != 0:
         return {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,15 +12,13 @@ import httpx2
 import pytest
 
 from tests.eventually import eventually
-from tests.servers.fixtures import cannot
+from tests.servers.programs import find_program
 from tests.stores import make_tables
 from tests.web.conftest import OURS
 from tests.web.served import SECONDS, Dashboard, Site, free_port
 from treadle import Treadle
 from treadle.web.app import ROUTES
 
-ROOT = Path(__file__).parents[2]
-NAMES = (os.environ.get("TREADLE_TEST_NGINX") or "nginx", "/usr/sbin/nginx", f"{ROOT}/.venv/nginx/usr/sbin/nginx")
 SETTINGS = """
 daemon off; {user} pid {folder}/nginx.pid; error_log {folder}/error.log;
 events {{}}
@@ -42,10 +39,7 @@ OPEN = {"/healthz", "/livez", "/readyz", "/robots.txt", "/static/{name}"}
 
 @pytest.fixture(scope="session")
 def nginx() -> str:
-    found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    if found is None and shutil.which("apt-get"):
-        cannot("no nginx was found: run script/nginx, or name one in TREADLE_TEST_NGINX")
-    return found or pytest.skip("no nginx was found, and there is no apt-get to fetch it with")
+    return find_program("nginx")
 
 
 Proxied = Callable[[int], str]

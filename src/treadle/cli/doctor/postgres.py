@@ -90,10 +90,12 @@ def _sessions(found: Diagnostics) -> Finding:
 
 
 def _listen(found: Diagnostics) -> Finding:
+    mode = "session" if found.hears else "transaction"
+    between = f", through a pooler in {mode} mode" if found.is_pooled else ""
     if found.hears:
-        return Finding("listen", "ok", "notifications arrive")
-    text = "notifications do not arrive, so idle workers poll for jobs once a second"
-    way_out = "if a pooler in transaction mode is in between, give workers a direct connection"
+        return Finding("listen", "ok", f"notifications arrive{between}")
+    text = f"notifications do not arrive{between}, so idle workers poll for jobs once a second"
+    way_out = "give workers a direct connection, or a pool in session mode; producers need neither"
     return Finding("listen", "warning", text, way_out)
 
 

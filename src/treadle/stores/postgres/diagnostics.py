@@ -76,8 +76,10 @@ class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
     not_vacuumed: list[str]
     skew: float
     """Seconds that the server's clock is before this host's."""
+    is_pooled: bool
+    """Whether a pooler is in between."""
     hears: bool
-    """Whether notifications arrive."""
+    """Whether notifications arrive: behind a pooler, only in session mode."""
 
 
 def checkup(database: Database) -> Diagnostics:
@@ -98,6 +100,7 @@ def _ask(database: Database, tx: Transaction) -> Diagnostics:
         dead_rows=dict(tx.execute(DEAD).fetchall()),
         not_vacuumed=[row[0] for row in tx.execute(NOT_VACUUMED)],
         skew=_skew(tx),
+        is_pooled=tx.connection.is_pooled,
         hears=_hears(database),
     )
 
