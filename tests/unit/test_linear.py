@@ -29,6 +29,7 @@ from treadle.stores.shared import filter_sql
 from treadle.web import highlight
 from treadle.web.api import stats
 from treadle.web.formatting import Formatter
+from treadle.web.proxy_login import ProxyLogin
 
 SOURCE = Path(__file__).parents[2] / "src" / "treadle"
 SMALL, LARGE = 4 << 10, 64 << 10
@@ -200,6 +201,8 @@ def options(text: str) -> None:
     units.parse_duration(text)
     ids.ids_from(text)
     ids.is_id(text)
+    with contextlib.suppress(BadOption):
+        ProxyLogin(None, text, ())  # type: ignore[arg-type]
 
 
 DOORS: dict[str, Door] = {
@@ -259,6 +262,7 @@ SEES = {
     "stores.shared.filter_sql": {"_PLAIN"},
     "units": {"_PART", "parse_duration"},
     "web.formatting": {"_UTC"},
+    "web.proxy_login": {"ProxyLogin"},
     "web.highlight": {"_TOKEN", "_FRAME", "_LIBRARY"},
 }
 """The patterns that see stored or given text. Each is behind one of the doors above."""

@@ -26,6 +26,9 @@ It listens on this machine only, and prints a link to sign in with. With an APP 
 also run jobs: POST /api/jobs/tick."""
 HOSTS = "A host name that it answers to; may be repeated."
 PROXY = "A proxy, or a network of proxies, whose X-Forwarded-For and -Proto it trusts; may be repeated."
+LOGIN_HEADER = (
+    "The header in which the proxies name the user that they have signed in: X-Forwarded-User. Needs --proxy."
+)
 PORT = click.IntRange(0, 65_535)
 SCOPE_OPTION = choices(secrets.SCOPES, default=["read"])
 
@@ -45,6 +48,7 @@ def network(value: str) -> str:
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it, as in /jobs.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help=HOSTS)
 @click.option("--proxy", "proxies", type=network, multiple=True, metavar="ADDRESS", help=PROXY)
+@click.option("--login-header", metavar="NAME", help=LOGIN_HEADER)
 @click.option("--read-only", is_flag=True, help="Refuse all changes.")
 @click.option("--price", type=click.FloatRange(min=0), help="What a second in a handler costs, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
@@ -55,7 +59,7 @@ def dashboard(shared: Shared, /, host: str, browse: bool, **settings: Any) -> No
     except ModuleNotFoundError as error:
         raise MissingExtra("the dashboard", str(error.name), "web") from None
     app = load_app(shared, shared.target) if shared.target else named_app(shared)
-    if not server.is_loopback(host) and not server.has_credentials(app):
+    if not (server.is_loopback(host) or settings["login_header"] or server.has_credentials(app)):
         raise CommandError(f"--host {host} lets others in, and nothing identifies them", server.WAYS)
     if not app.registry.types:
         must_be_ready(app.store)

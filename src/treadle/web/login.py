@@ -1,4 +1,4 @@
-"""The login of a mount without an `auth` of its own: a printed link that works once, and a password if there is one."""
+"""The login of a mount without an `auth` of its own: a printed link that works once, a password or a proxy's header."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from treadle.stores.base import Store
 from treadle.stores.rows import Token
 from treadle.web.auth import EVERYTHING, Principal, token_owner
 from treadle.web.problem import HTTPProblem
+from treadle.web.proxy_login import USER
 from treadle.web.route import Response, html
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ class Login:
         return bool(self._user and self._password)
 
     def identify(self, web: WebApp, request: RawRequest) -> Principal | None:
+        if user := request.scope.get(USER):
+            return Principal(name=user, scopes=EVERYTHING)
         secret = request.cookies.get(cookie_name(request))
         if secret and (found := token_owner(web, secret)) is not None:
             return found

@@ -9,9 +9,11 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterable
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from treadle.api_tokens import SESSION
 from treadle.app import Treadle
@@ -19,11 +21,13 @@ from treadle.errors import BadOption
 from treadle.web import security
 from treadle.web.app import WebApp
 from treadle.web.login import Login
+from treadle.web.proxy_login import ProxyLogin
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
 
 WAYS = f"""A dashboard that others can reach needs a way to identify them:
   {USER}=me {PASSWORD}=… treadle dashboard …   a name and a password
+  treadle dashboard --login-header X-Forwarded-User --proxy 10.0.0.7 …   the login of your proxy
   treadle tokens create me --scope manage   a token, for programs; the link that is printed is for you
   app.mount("/jobs", td.asgi(auth=…))   inside your own web app, behind its own login"""
 
@@ -39,15 +43,17 @@ class DashboardServer:
         prefix: str,
         hosts: Iterable[str],
         proxies: Iterable[str],
+        login_header: str | None,
         read_only: bool,
         price: float | None,
     ) -> None:
         self.auth = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
-        self._proxies = list(proxies)
+        self._login_header, self._proxies = login_header, list(proxies)
         self._host, self._prefix = host, f"/{prefix.strip('/')}".rstrip("/")
         names = set(hosts) if is_any(host) else {*hosts, host}
         allowed = {*security.LOOPBACK, *names} if names else None
         self.web = WebApp(td, auth=self.auth, read_only=read_only, hosts=allowed, price=price)
+        self._app = self._behind_proxies()
         self._socket = bind(host, port)
 
     @property
@@ -56,6 +62,13 @@ class DashboardServer:
         name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self._socket.getsockname()[1]}{self._prefix}/"
 
+    def _behind_proxies(self) -> ASGIApp:
+        """What is served. The login looks at the peer first: the forwarded address would hide it."""
+        app: Any = Prefixed(self.web, self._prefix)
+        if self._proxies:
+            app = ProxyHeadersMiddleware(app, self._proxies)
+        return app if self._login_header is None else ProxyLogin(app, self._login_header, self._proxies)
+
     def new_link(self) -> str:
         """A link to sign in with, once."""
         return f"{self.address}?login={self.auth.new_code(self.web.app.store)}"
@@ -63,7 +76,7 @@ class DashboardServer:
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until SIGINT or SIGTERM. `ready` is called when it answers."""
         settings = uvicorn.Config(
-            Prefixed(self.web, self._prefix),
+            self._app,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -71,8 +84,7 @@ class DashboardServer:
             timeout_graceful_shutdown=2,
             http="h11",  # httptools, which it would prefer, has no limit for the head of a request
             # Uvicorn would believe every program on this machine that it forwards for somebody else.
-            proxy_headers=bool(self._proxies),
-            forwarded_allow_ips=self._proxies,
+            proxy_headers=False,
         )
         SignallingServer(settings, ready, self.web.close).run([self._socket])
 
