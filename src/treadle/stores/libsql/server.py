@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from treadle.stores.libsql.proxy import Proxy, proxy_for
 from treadle.stores.libsql.url import Endpoint, is_loopback
 
 PATH = "/v2/pipeline"
@@ -71,18 +72,23 @@ class Server:
         if endpoint.token:
             self._headers["Authorization"] = f"Bearer {endpoint.token}"
         self._seconds = seconds
+        self._proxies: dict[Peer, Proxy | None] = {}
+        self._proxy(self._home.peer)  # raises if the environment names one that cannot be used
 
     def post(self, body: bytes, address: Address | None = None) -> bytes:
         """The response of the server at that address. A connection that breaks is not used again."""
         peer, path = address or self._home
-        connection = self._connection(peer)
+        proxy = self._proxy(peer)
+        connection = self._connection(peer, proxy)
+        target, headers = _through(proxy, peer, path, self._headers)
         try:
-            connection.request("POST", path, body, self._headers)
+            connection.request("POST", target, body, headers)
             response = connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise _untrusted(error) or Unreachable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            by = f", through the proxy {proxy}" if proxy else ""
+            raise _untrusted(error) or Unreachable(f"{type(error).__name__}: {error}".rstrip(": ") + by) from error
         self._idle[peer].append(connection)
         if response.status != http.client.OK:
             raise Refused(response.status, answer)
@@ -96,13 +102,23 @@ class Server:
             raise Untrusted(f"it sends us on to {base}, without TLS", "nothing was sent there; set the server right")
         return address
 
-    def _connection(self, peer: Peer) -> http.client.HTTPConnection:
+    def _proxy(self, peer: Peer) -> Proxy | None:
+        if peer not in self._proxies:
+            self._proxies[peer] = proxy_for(peer.host, peer.port, tls=peer.tls)
+        return self._proxies[peer]
+
+    def _connection(self, peer: Peer, proxy: Proxy | None) -> http.client.HTTPConnection:
+        """An idle one, or a new one: to the proxy, if there is one. TLS goes through it in a tunnel to the server."""
         with suppress(IndexError):
             return self._idle[peer].pop()
-        if peer.tls:
-            self._context = self._context or ssl.create_default_context()
-            return http.client.HTTPSConnection(peer.host, peer.port, timeout=self._seconds, context=self._context)
-        return http.client.HTTPConnection(peer.host, peer.port, timeout=self._seconds)
+        host, port = (proxy.host, proxy.port) if proxy else (peer.host, peer.port)
+        if not peer.tls:
+            return http.client.HTTPConnection(host, port, timeout=self._seconds)
+        self._context = self._context or ssl.create_default_context()
+        made = http.client.HTTPSConnection(host, port, timeout=self._seconds, context=self._context)
+        if proxy:
+            made.set_tunnel(peer.host, peer.port, proxy.headers)
+        return made
 
     def close(self) -> None:
         """Close what is idle. Without a lock, as a forked child closes its copies: a thread that is not in it may have
@@ -113,6 +129,14 @@ class Server:
                     connections.pop().close()
 
     __del__ = close  # otherwise Python warns of the open sockets of an app that was not closed
+
+
+def _through(proxy: Proxy | None, peer: Peer, path: str, headers: dict[str, str]) -> tuple[str, dict[str, str]]:
+    """What to ask for, and how: without TLS, a proxy gets the whole URL."""
+    if proxy is None or peer.tls:
+        return path, headers
+    host = f"[{peer.host}]" if ":" in peer.host else peer.host
+    return f"http://{host}:{peer.port}{path}", {**headers, **proxy.headers}
 
 
 def _address(base: str) -> Address:
