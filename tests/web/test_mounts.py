@@ -18,6 +18,7 @@ from fastapi import FastAPI, HTTPException
 from flask import Flask
 from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import RedirectResponse
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
@@ -65,6 +66,21 @@ def in_flask(td: Treadle) -> Client:
     return httpx2.Client(transport=httpx2.WSGITransport(app=app), base_url=HERE, headers=WHO)
 
 
+def test_auth_may_send_a_visitor_to_the_login_of_the_site(td: Treadle) -> None:
+    """A page follows the redirect. A program cannot sign in there, and gets the usual problem."""
+
+    async def auth(request: Request) -> RedirectResponse:
+        return RedirectResponse(f"/login?next={request.url.path}", 303)
+
+    app = Starlette(routes=[Mount("/admin/jobs", td.asgi(auth=auth))])
+    with TestClient(app, base_url=HERE, follow_redirects=False) as client:
+        page = client.get("/admin/jobs/jobs")
+        assert (303, "/login?next=/admin/jobs/jobs") == (page.status_code, page.headers["location"])
+        answer = client.get("/admin/jobs/api/jobs")
+        assert (401, "you are not signed in") == (answer.status_code, answer.json()["detail"])
+        assert client.get("/admin/jobs/static/treadle.css").status_code == 200
+
+
 @pytest.mark.parametrize("mount", [in_fastapi, in_django, in_flask], ids=lambda m: m.__name__)
 def test_the_dashboard_works_inside_another_app(td: Treadle, mount: Callable[[Treadle], Client]) -> None:
     with mount(td) as client:
@@ -81,6 +97,30 @@ def test_the_dashboard_works_inside_another_app(td: Treadle, mount: Callable[[Tr
         assert client.get("/admin/jobs/api/stats", headers={"X-Who": "enqueue"}).status_code == 403
         cross = client.post("/admin/jobs/api/jobs", json={"type": "a"}, headers={"Sec-Fetch-Site": "cross-site"})
         assert cross.status_code == 403
+
+
+def test_a_wsgi_server_keeps_no_thread_for_an_open_page(td: Treadle) -> None:
+    """The page polls then. A stream would take the only thread of a gunicorn worker, which is killed for that."""
+    with in_flask(td) as client:
+        refused = client.get("/admin/jobs/api/events")
+        assert (404, "ask again every few seconds") == (refused.status_code, refused.json()["next"])
+
+
+@pytest.mark.parametrize("mount", [in_fastapi, in_flask], ids=lambda m: m.__name__)
+def test_a_mount_without_its_slash_redirects(td: Treadle, mount: Callable[[Treadle], Client]) -> None:
+    with mount(td) as client:
+        for method in ("GET", "HEAD"):
+            answer = client.request(method, "/admin/jobs?q=a%20b&x=1", follow_redirects=False)
+            assert (307, True) == (answer.status_code, answer.headers["location"].endswith("/admin/jobs/?q=a%20b&x=1"))
+        page = client.get("/admin/jobs", follow_redirects=True)
+        assert (200, "/admin/jobs/") == (page.status_code, page.url.path)
+        assert client.get("/admin/jobs/api/jobs", follow_redirects=False).status_code == 200
+
+
+def test_only_pages_of_a_mount_without_its_slash_redirect(td: Treadle) -> None:
+    with in_flask(td) as client:
+        assert client.post("/admin/jobs", follow_redirects=False).status_code == 404
+        assert client.get("/admin/jobs/api", follow_redirects=False).status_code == 404
 
 
 @pytest.fixture

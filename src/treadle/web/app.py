@@ -6,9 +6,11 @@ import threading
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass
 from typing import Self, TypedDict, TypeVar, cast
+from urllib.parse import quote
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as RawRequest
+from starlette.responses import RedirectResponse
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
@@ -97,6 +99,9 @@ class WebApp:
             await self._lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
+        elif (root := scope.get("root_path")) and scope["path"] in ("", root) and scope["method"] in ("GET", "HEAD"):
+            query = scope.get("query_string", b"").decode("latin-1")  # the mount without its slash
+            await RedirectResponse(f"{quote(root)}/{query and '?'}{query}")(scope, receive, send)
         else:
             await self._router({**scope, "path": scope["path"] or "/"}, receive, send)
 

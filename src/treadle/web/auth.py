@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as RawRequest
+from starlette.responses import RedirectResponse
 
 from treadle import api_tokens
 from treadle.api_tokens import SCOPES
@@ -35,8 +36,16 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOBODY = Principal()
-AuthResult = Principal | str | Set[str] | None
+AuthResult = Principal | str | Set[str] | RedirectResponse | None
 Auth = Callable[[RawRequest], AuthResult | Awaitable[AuthResult]]
+
+
+class Redirected(Exception):
+    """The mount's `auth` sends the caller elsewhere, to sign in."""
+
+    def __init__(self, response: RedirectResponse) -> None:
+        super().__init__(response.headers.get("location"))
+        self.response = response
 
 
 def nobody(request: RawRequest) -> None:
@@ -55,7 +64,8 @@ async def authenticate(auth: Auth, request: RawRequest, limiter: CapacityLimiter
 
 
 def as_principal(result: Any, request: RawRequest) -> Principal | None:
-    """None, a Principal, "read", "manage" or a set of scopes. Anything else is an error, and the caller is refused."""
+    """None, a Principal, "read", "manage" or a set of scopes; raises Redirected for a redirect. Anything else is an
+    error, and the caller is refused."""
     name = str(getattr(request.scope.get("user"), "display_name", "") or "") if "user" in request.scope else ""
     match result:
         case None:
@@ -68,7 +78,9 @@ def as_principal(result: Any, request: RawRequest) -> Principal | None:
             return Principal(name=name or "manager", scopes=EVERYTHING)
         case set() | frozenset() if result <= EVERYTHING:
             return Principal(name=name or "somebody", scopes=frozenset(result))
-    ways = f'None, a Principal, "read", "manage" or a set of some of {", ".join(SCOPES)}'
+        case RedirectResponse():
+            raise Redirected(result)
+    ways = f'None, a Principal, "read", "manage", a set of some of {", ".join(SCOPES)}, or a RedirectResponse'
     raise TypeError(f"auth returned {result!r}; return {ways}")
 
 

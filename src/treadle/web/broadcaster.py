@@ -194,10 +194,12 @@ def _too_many(status: int, problem: str) -> HTTPProblem:
     "Hints of changes, as server-sent events",
     returns="text/event-stream",
     stream=True,
-    problems=(429, 503),
+    problems=(404, 429, 503),
 )
 async def events(request: Request) -> RawResponse:
     """Callers bound to a tenant get empty hints at fixed times: when and what others change is not theirs to know."""
+    if "wsgi_environ" in request.raw.scope:  # a stream would keep a thread of the server, which may be its only one
+        raise HTTPProblem(404, "this mount is in a WSGI server, which has no streams", "ask again every few seconds")
     return EventStream(request, request.web.broadcaster.subscribe((request.caller.name, request.caller.tenant)))
 
 

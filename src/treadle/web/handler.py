@@ -16,7 +16,7 @@ from starlette.responses import Response as RawResponse
 from starlette.types import Receive, Scope, Send
 
 from treadle.web import problem, render, security
-from treadle.web.auth import NOBODY, Principal
+from treadle.web.auth import NOBODY, Principal, Redirected
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, Route, parse
 
@@ -67,6 +67,8 @@ class PathHandler:
                 return await call(await parse(request))
         except ClientDisconnect:
             raise
+        except Redirected as elsewhere:  # a program cannot sign in there
+            return elsewhere.response if request.route.page else to_problem(request, _not_signed_in(None))
         except Exception as error:
             found = problem.of(error, request.route.page)
             if found.details.status == 500:
