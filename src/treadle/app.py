@@ -228,7 +228,8 @@ class Treadle(Management):
         beat: Duration = BEAT,
         health: str | None = None,
     ) -> Worker:
-        """A worker. `.run()` handles signals and blocks; `async with td.worker():` runs inside a web server.
+        """A worker. `.run()` handles signals and blocks; `async with td.worker():` runs inside a web server, and
+        `.start()` in a thread of a program without an event loop.
 
         `concurrency`: jobs at once. `queues`: only these; default all. `grace`: seconds that running jobs
         have to end when it stops. `beat`: seconds between two heartbeats. `health`: HOST:PORT at which it serves

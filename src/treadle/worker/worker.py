@@ -37,6 +37,7 @@ from treadle.worker.inflight import Attempts, CellOwner, Inflight
 from treadle.worker.parts import Parts, started_thread
 from treadle.worker.registration import publish_types, register, timeouts_of
 from treadle.worker.settler import PAUSE, Settler
+from treadle.worker.thread import WorkerThread
 from treadle.worker.watch import Wakeup
 
 if TYPE_CHECKING:
@@ -115,6 +116,10 @@ class Worker:
         """Too many threads were given up, which only a new process has back; or a part has ended."""
         stuck = len(self._attempts.given_up) > self.concurrency // 2
         return self._supervisor is not None and (stuck or self._parts.failed.done())
+
+    def start(self) -> WorkerThread:
+        """Work in a thread of this program, which needs no event loop. `.stop()` ends it, and so does the program."""
+        return WorkerThread(self)
 
     async def __aenter__(self) -> Self:
         self.name = f"{socket.gethostname()}-{os.getpid()}"
