@@ -96,6 +96,7 @@ DO $$
 DECLARE
     before name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'treadle');
     thing regclass;
+    routine regprocedure;
 BEGIN
     IF before <> {name} AND NOT pg_has_role(before, {name}, 'USAGE') THEN
         EXECUTE format('GRANT %I TO %I', {name}, before);
@@ -106,6 +107,10 @@ BEGIN
     FOR thing IN SELECT oid FROM pg_class WHERE relnamespace = 'treadle'::regnamespace AND relkind IN ('r', 'v', 'S')
                     AND pg_get_userbyid(relowner) <> {name} LOOP
         EXECUTE format('ALTER TABLE %s OWNER TO %I', thing, {name});
+    END LOOP;
+    FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'treadle'::regnamespace
+                      AND pg_get_userbyid(proowner) <> {name} LOOP
+        EXECUTE format('ALTER FUNCTION %s OWNER TO %I', routine, {name});
     END LOOP;
 END $$;
 """
@@ -138,9 +143,11 @@ def script(roles: Roles) -> str:
         "-- Rights, from the ground up.",
         f"REVOKE ALL ON ALL TABLES IN SCHEMA treadle FROM PUBLIC, {worker}, {producer};",
         f"REVOKE ALL ON SEQUENCE treadle.lease FROM PUBLIC, {worker}, {producer};",
+        f"REVOKE ALL ON ALL FUNCTIONS IN SCHEMA treadle FROM PUBLIC, {worker}, {producer};",
         f"REVOKE ALL ON SCHEMA treadle FROM PUBLIC, {worker}, {producer};",
         f"GRANT USAGE ON SCHEMA treadle TO {worker}, {producer};",
         f"GRANT USAGE, SELECT ON SEQUENCE treadle.lease TO {worker};",
+        f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA treadle TO {worker}, {producer};",
         *_grants(worker, producer),
         "",
         "-- Owner and workers see every tenant, a producer the one that it names.",

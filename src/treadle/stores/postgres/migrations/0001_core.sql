@@ -490,3 +490,149 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.stat
             END AS dedupe_mode, j.schedule,
        to_timestamp(j.fired_at / 1e6) AS fired_at, j.origin, j.batch
   FROM placed p JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant;
+
+-- Take a dedupe key for a job. Return who holds it: this job, or the one that did before. As in keys.py.
+CREATE FUNCTION treadle.take_key(of_tenant text, wanted text, job uuid, at bigint)
+RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    held      record;
+    is_locked boolean := false;
+    woken     text;
+BEGIN
+    LOOP
+        INSERT INTO treadle.dedupe (tenant, key, id) VALUES (of_tenant, wanted, job) ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            RETURN job;
+        END IF;
+        SELECT d.id, d.until_started, d.successor, r.queue,
+               CASE WHEN j.id IS NULL THEN true
+                    WHEN d.successor IS NOT NULL THEN f.id IS NOT NULL
+                    WHEN d.expires_at IS NOT NULL THEN d.expires_at <= at
+                    ELSE f.id IS NOT NULL OR (d.until_started = 1 AND (
+                         r.attempts = 0 AND r.snoozes = 0 AND r.suspicion = 0 AND r.forgiven IS NULL) IS NOT TRUE)
+                    END AS is_free
+          INTO held
+          FROM treadle.dedupe d
+          LEFT JOIN treadle.jobs j ON j.id = d.id AND j.tenant = d.tenant
+          LEFT JOIN treadle.ready r ON r.id = d.id AND r.tenant = d.tenant
+          LEFT JOIN treadle.finished f ON f.id = d.id AND f.tenant = d.tenant
+         WHERE d.tenant = of_tenant AND d.key = wanted;
+        IF NOT FOUND THEN
+            CONTINUE;  -- it was released in between
+        ELSIF held.is_free THEN
+            IF NOT is_locked THEN  -- another may be faster: look again after the lock
+                PERFORM FROM treadle.dedupe d WHERE d.tenant = of_tenant AND d.key = wanted FOR NO KEY UPDATE;
+                is_locked := true;
+                CONTINUE;
+            END IF;
+            UPDATE treadle.dedupe d
+               SET id = coalesce(held.successor, job), until_started = 0, expires_at = NULL, successor = NULL,
+                   since = CASE WHEN held.successor IS NOT NULL THEN d.since END
+             WHERE d.tenant = of_tenant AND d.key = wanted;
+            IF held.successor IS NULL THEN
+                RETURN job;
+            END IF;
+            -- The holder was deleted by hand: its successor has the key now, and waits for its time only.
+            UPDATE treadle.ready r SET parked = '', updated_at = at WHERE r.id = held.successor AND r.parked = 'key'
+            RETURNING r.queue INTO woken;
+            PERFORM pg_notify('treadle', woken) WHERE woken IS NOT NULL;
+        ELSIF held.until_started = 1 THEN
+            -- Nobody can claim it until we commit: what this transaction changes is there when it starts.
+            PERFORM FROM treadle.dedupe d WHERE d.tenant = of_tenant AND d.key = wanted AND d.id = held.id FOR KEY SHARE;
+            PERFORM FROM treadle.ready r WHERE FOUND AND r.id = held.id FOR SHARE;
+            IF FOUND THEN
+                PERFORM pg_notify('treadle', held.queue);
+                RETURN held.id;
+            END IF;
+        ELSE
+            RETURN held.id;
+        END IF;
+    END LOOP;
+END $$;
+
+-- Enqueue from SQL: from triggers, pg_cron, psql or PostgREST. It checks, stores and notifies as `td.enqueue` does, in
+-- the caller's transaction and with the caller's rights. It returns the id of the job, or of the one that holds the
+-- dedupe key.
+CREATE FUNCTION treadle.enqueue(
+    type         text,
+    payload      jsonb DEFAULT '{}',
+    queue        text DEFAULT NULL,              -- NULL, as priority and max_attempts: as workers publish it
+    tenant       text DEFAULT '',
+    subject      text DEFAULT '',
+    priority     integer DEFAULT NULL,
+    max_attempts integer DEFAULT NULL,
+    delay        double precision DEFAULT NULL,  -- seconds
+    run_at       timestamptz DEFAULT NULL,
+    dedupe       text DEFAULT NULL,
+    start_within double precision DEFAULT NULL   -- seconds
+) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+    at     bigint := extract(epoch FROM clock_timestamp()) * 1000000;
+    -- A UUIDv7: its first 48 bits are milliseconds, and two more bits make a 7 of the 4 of a random one.
+    job    uuid := encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
+                       PLACING substring(int8send(at / 1000) FROM 3) FROM 1 FOR 6), 52, 1), 53, 1), 'hex')::uuid;
+    due    bigint;
+    holder uuid;
+    wrong  record;
+    policy treadle.types%ROWTYPE;
+    opened boolean := row_security_active('treadle.jobs') AND coalesce(current_setting('treadle.tenant', true), '') = '';
+BEGIN
+    SELECT * INTO policy FROM treadle.types t WHERE t.type = enqueue.type;
+    queue := coalesce(queue, policy.queue, 'default');
+    tenant := coalesce(tenant, '');
+    subject := coalesce(subject, '');
+    priority := coalesce(priority, policy.priority, 0);
+    max_attempts := coalesce(max_attempts, policy.max_attempts, 5);
+
+    SELECT * INTO wrong FROM (VALUES
+        ('type', type, coalesce(length(type), 0) NOT BETWEEN 1 AND 200, 'use 1 to 200 characters'),
+        ('queue', queue, length(queue) NOT BETWEEN 1 AND 200, 'use 1 to 200 characters'),
+        ('tenant', tenant, length(tenant) > 200, 'use at most 200 characters'),
+        ('tenant', tenant, opened AND tenant = '' AND NOT EXISTS (
+             SELECT FROM pg_policy p CROSS JOIN unnest(p.polroles) r (role)
+              WHERE p.polrelid = 'treadle.jobs'::regclass AND p.polname = 'treadle_all' AND pg_has_role(r.role, 'USAGE')),
+         'this role stores jobs of one tenant at a time: pass tenant => ...'),
+        ('subject', subject, length(subject) > 200, 'use at most 200 characters'),
+        ('payload', left(payload::text, 200), jsonb_typeof(payload) IS DISTINCT FROM 'object', 'a payload is a JSON object'),
+        ('payload', left(payload::text, 200), octet_length(payload::text) > 1048576,
+         'a payload has at most 1 MiB: store large data elsewhere, and pass where it is'),
+        ('payload', left(payload::text, 200), jsonb_path_exists(payload,
+             'strict $.**{64 to last} ? (@.type() == "object" || @.type() == "array")'), 'it has more than 64 levels'),
+        ('payload', left(payload::text, 200), jsonb_path_exists(payload,
+             'strict $.** ? (@.type() == "number" && (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308))'),
+         'a number is too large for the programs that read it: pass it as a string'),
+        ('priority', priority::text, abs(priority::bigint) > 32767, 'use a number from -32767 to 32767; higher runs first'),
+        ('max_attempts', max_attempts::text, max_attempts NOT BETWEEN 1 AND 1000000, 'use a number, at least 1'),
+        ('delay', delay::text, delay NOT BETWEEN 0 AND 1e10, 'seconds from now, 0 or more; for a moment use run_at'),
+        ('delay', delay::text, delay IS NOT NULL AND run_at IS NOT NULL, 'pass either delay or run_at'),
+        ('run_at', run_at::text, run_at NOT BETWEEN '0001-01-02 00:00Z' AND '9999-12-30 23:59:59.999999Z',
+         'use a moment from 0001-01-02 to 9999-12-30'),
+        ('dedupe', dedupe, octet_length(dedupe) NOT BETWEEN 1 AND 512, 'use 1 to 512 bytes; hash a longer key'),
+        ('start_within', start_within::text, start_within NOT BETWEEN 0.001 AND 1e10, 'seconds after its run_at, more than 0')
+    ) AS checked (option, given, is_wrong, way_out) WHERE is_wrong LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'treadle.enqueue: % = % is not valid: %', wrong.option, coalesce(quote_literal(wrong.given), 'NULL'),
+              wrong.way_out USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+
+    due := coalesce((extract(epoch FROM run_at) * 1000000)::bigint, at + (coalesce(delay, 0) * 1000000)::bigint);
+    IF opened THEN
+        PERFORM set_config('treadle.tenant', tenant, true);
+    END IF;
+    holder := CASE WHEN dedupe IS NULL THEN job ELSE treadle.take_key(tenant, dedupe, job, at) END;
+    IF holder = job THEN
+        INSERT INTO treadle.jobs (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, created_at)
+        VALUES (job, type, queue, tenant, subject, payload::text::json, priority, max_attempts, dedupe, at);
+        INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at,
+                                   start_by, parked)
+        VALUES (job, queue, type, tenant, priority, due, 0, 0, 0, at, due + (start_within * 1000000)::bigint,
+                CASE WHEN policy.fair <> '' AND due <= at THEN 'fair' ELSE '' END);
+        INSERT INTO treadle.tallies (status, type, queue, count) VALUES ('all', type, queue, 1);
+        PERFORM pg_notify('treadle', queue);
+    END IF;
+    IF opened THEN
+        PERFORM set_config('treadle.tenant', '', true);
+    END IF;
+    RETURN holder;
+END $$;
