@@ -15,7 +15,7 @@ from bench.backend import About, Backend, Loop
 from bench.postgres import raw
 from bench.postgres.database import PostgresBenchDatabase
 from treadle.cli.bench import with_database
-from treadle.stores.postgres import connection
+from treadle.stores.postgres import notify
 from treadle.stores.postgres.url import read
 
 SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "jit", "shared_buffers", "max_wal_size")
@@ -85,18 +85,14 @@ class PostgresBackend(Backend):
     @contextlib.contextmanager
     def without_notifications(self) -> Generator[None]:
         """Workers find new jobs only by polling."""
-        quiet = connection.QUIET
-        connection.QUIET = NEVER
+        burst = notify.BURST
+        notify.BURST = 0
         try:
             yield
         finally:
-            connection.QUIET = quiet
+            notify.BURST = burst
 
     def close(self) -> None:
         for database in list(self._made):
             self._drop(database)
         self._connection.close()
-
-
-NEVER = 1e9
-"""Seconds after the first notification until the next one."""

@@ -11,14 +11,13 @@ import time
 
 import msgspec
 
-from bench.postgres.backend import NEVER
 from treadle import Treadle
-from treadle.stores.postgres import connection
+from treadle.stores.postgres import notify
 
 
 def main(threads: int, seconds: float, how: str) -> None:
     if how == "silent":
-        connection.QUIET = NEVER
+        notify.BURST = 0
     app = Treadle()
     app.enqueue("elsewhere")
     print("ready", flush=True)

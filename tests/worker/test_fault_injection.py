@@ -57,7 +57,7 @@ STORE_CALLS = [
 ]
 PARTS = [
     Point(WORKER + "watch.Wakeup.wait"),
-    Point(WORKER + "watch.Wakeup._wait_for_commit"),
+    Point(WORKER + "watch.Wakeup._hear"),
     Point(WORKER + "worker.Worker._room"),
     Point(WORKER + "worker.Worker._claim"),
     Point(WORKER + "worker.Worker._until"),
@@ -101,7 +101,7 @@ CHILDREN = [
     Point(WORKER + "child._handler_started"),
 ]
 POINTS = [*STORE_CALLS, *PARTS]
-KINDS = ("claim", "settle", "beat", "_wait_for_commit", "Worker._until", "AsyncSlots._execute", "ThreadSlots._execute")
+KINDS = ("claim", "settle", "beat", "Worker._until", "AsyncSlots._execute", "ThreadSlots._execute")
 KINDS += ("Attempts.end", "_look_at_flags", "HookDispatcher._serve", "Thread.start")
 LONG = [point for point in POINTS if TORTURE or (point.path.endswith(KINDS) and not point.after)]
 """Those that also last a while: in `script/test` one of each kind."""

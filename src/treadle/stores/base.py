@@ -105,10 +105,22 @@ Inserted = list[Job] | Exception
 
 
 class Watch(Protocol):
-    """Waits for commits, by this process or by others. Its answers are hints."""
+    """Waits for commits, by this process or by others. Its answers are hints.
+
+    Either one thread calls `wait`; or an event loop calls `heard` whenever `fileno` is readable, and a thread `check`.
+    """
 
     def wait(self, seconds: float) -> bool:
         """Whether there may be a commit since the last call; False after `seconds` without one."""
+
+    def fileno(self) -> int | None:
+        """What an event loop can wait for. None: only `wait` hears something now."""
+
+    def heard(self) -> Sequence[float]:
+        """Read what has arrived, without waiting. In how many seconds to look for jobs, each time."""
+
+    def check(self) -> None:
+        """Find out now and then whether commits are still heard. If not, `fileno` is None after this."""
 
     def close(self) -> None:
         """End a `wait` in another thread."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Any
 
@@ -38,6 +38,15 @@ class Watch:
     def wait(self, seconds: float) -> bool:
         self._closed.wait(seconds)
         return False
+
+    def fileno(self) -> int | None:
+        return None
+
+    def heard(self) -> Sequence[float]:
+        return ()
+
+    def check(self) -> None:
+        pass
 
     def close(self) -> None:
         self._closed.set()

@@ -8,7 +8,7 @@ import re
 import select
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, cached_property
 from typing import Any, Concatenate, LiteralString, ParamSpec, TypeVar
@@ -22,6 +22,7 @@ from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.postgres import roles, sql
 from treadle.stores.postgres.insert_claim_settle import Transitions
+from treadle.stores.postgres.notify import CHANNEL, Budget
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING, Rows
 
 P = ParamSpec("P")
@@ -29,10 +30,6 @@ T = TypeVar("T")
 
 ANSWER_SECONDS = 40.0
 """How long the server may take to answer: longer than its own statement_timeout."""
-QUIET = 0.05
-"""Seconds after a notification in which this process sends no other for the same queue. Listeners allow for that."""
-CHANNEL = "treadle"
-
 POOLS = {"claim": 1, "settle": 1, "beat": 1, "insert": 4, "read": 4, "apart": 20, "other": 4}
 """Connections by purpose, so that none starves another, and the most that each may have."""
 KEPT = 2
@@ -156,7 +153,7 @@ class Database:
         self._conninfo = conninfo
         self.clock = clock
         self._pools = {name: _Pool(size) for name, size in POOLS.items()}
-        self._notified: dict[str, float] = {}
+        self._notifications = Budget()
         self.cursors = Cursors()
 
     def connect(self) -> Connection:
@@ -321,12 +318,13 @@ class Database:
         return None
 
     def notify(self, tx: Transaction) -> None:
-        """Notify the workers of these queues with the commit, unless this process did so a moment ago."""
-        now = time.monotonic()
-        for queue in tx.queues:
-            if now - self._notified.get(queue, -QUIET) >= QUIET:
-                self._notified[queue] = now
-                tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
+        """Notify the workers of these queues with the commit, if the budget allows it."""
+        for text in self.notices(tx.queues):
+            tx.execute(sql.NOTIFY, {"channel": CHANNEL, "text": text})
+
+    def notices(self, queues: Collection[str]) -> list[str]:
+        """The notifications that are to be sent now, of those to the workers of these queues."""
+        return [text for queue in queues if (text := self._notifications.text(queue)) is not None]
 
     def close(self) -> None:
         """Close what is idle. What is used next connects again."""

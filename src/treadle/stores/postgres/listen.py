@@ -1,8 +1,4 @@
-"""Listening for the commits of others. A notification is a hint; a worker without one looks by itself.
-
-A commit sends one notification per queue, and the next ones send none for a moment (`QUIET`): each takes a lock that
-all commits of the server share. So a listener looks again a few times after each, for what came in that moment.
-"""
+"""Listening for the commits of others. A notification is a hint; a worker without one looks by itself."""
 
 from __future__ import annotations
 
@@ -12,21 +8,20 @@ import random
 import select
 import time
 import uuid
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import psycopg
 
 from treadle.errors import TreadleError
 from treadle.stores.postgres import sql
-from treadle.stores.postgres.connection import CHANNEL, QUIET
+from treadle.stores.postgres.notify import CHANNEL, LOOK_AGAIN, looks_after
 
 if TYPE_CHECKING:
     from treadle.stores.postgres.connection import Connection, Database
 
 log = logging.getLogger("treadle")
 
-LOOK_AGAIN = (0.005, 0.015, 0.03, QUIET + 0.005)
-"""Seconds after a notification at which there may be a commit without another one."""
 TEST_SECONDS = 2.0
 """How long a notification to ourselves may take."""
 TEST_EVERY = 30.0
@@ -34,104 +29,118 @@ LONGEST_PAUSE = 10.0
 
 
 class Watch:
-    """Waits for notifications on a connection of its own. One thread waits at a time; `close` wakes it."""
+    """Listens on a connection of its own. `close` ends a `wait`.
+
+    Once it is lost, the connection is closed by the thread that waits: an event loop may still have its socket.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._closed, self._close = os.pipe()
         self._connection: Connection | None = None
+        self._listening = False
         self._looks: list[float] = []
         self._next_test = 0.0
         self._next_try = 0.0
         self._pause = 0.1
         self._token: str | None = None
-        self._notified = False
+        """The text of a notification to ourselves that has not arrived yet."""
         self._warned = False
         self._listen()
 
     def wait(self, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
         while True:
-            if self._connection is None and time.monotonic() >= self._next_try:
+            if not self._listening and time.monotonic() >= self._next_try:
                 self._listen()
-                if self._connection is not None:
+                if self._listening:
                     return True  # something may have been missed
-            moments = [deadline, *self._looks[:1], *([self._next_try] if self._connection is None else [])]
+            moments = [deadline, *self._looks[:1], *([] if self._listening else [self._next_try])]
             if not self._wait_for_socket(min(moments) - time.monotonic()):
                 return False
-            if self._notified:
-                self._notified = False
-                self._look_again()
-                self._database.cursors.stale = True
+            now = time.monotonic()
+            if self._looks and now >= self._looks[0]:
+                self._looks = [at for at in self._looks if at > now]
                 return True
-            if self._looks and time.monotonic() >= self._looks[0]:
-                self._looks.pop(0)
-                return True
-            if time.monotonic() >= deadline:
-                self._test_regularly()
+            if now >= deadline:
+                self.check()
                 return False
 
-    def _look_again(self) -> None:
+    def fileno(self) -> int | None:
+        return self._connection.fileno() if self._connection is not None and self._listening else None
+
+    def heard(self) -> Sequence[float]:
+        self._receive()
+        now, looks, self._looks = time.monotonic(), self._looks, []
+        return [max(0.0, at - now) for at in looks]
+
+    def _receive(self) -> None:
+        """Read what has arrived, and note when to look for jobs."""
+        assert self._connection is not None
+        try:
+            self._connection.pgconn.consume_input()
+            while notify := self._connection.pgconn.notifies():
+                if (text := notify.extra.decode()) == self._token:
+                    self._token = None
+                    self._next_test = time.monotonic() + TEST_EVERY * random.uniform(0.8, 1.2)
+                else:
+                    self._look_after(looks_after(text))
+                    self._database.cursors.stale = True
+        except psycopg.Error as error:
+            self._lost(str(error))
+
+    def _look_after(self, seconds: Sequence[float]) -> None:
         now = time.monotonic()
-        self._looks = [now + after for after in LOOK_AGAIN]
+        self._looks = sorted({*self._looks, *(now + after for after in seconds)})
+
+    def check(self) -> None:
+        """A listener may fall silent without an error: a half-open connection, a pooler that was put in between."""
+        if self._listening and time.monotonic() >= self._next_test:
+            try:
+                if self._token is None:
+                    self._send_test()
+                else:
+                    self._lost("its own notification did not arrive")
+            except (TreadleError, psycopg.Error) as error:
+                self._lost(str(error))
 
     def _wait_for_socket(self, seconds: float) -> bool:
-        """Wait, and set `_notified` if there was a notification. False if we are closed."""
+        """Wait for what can be received. False if we are closed."""
         ready = select.poll()
         ready.register(self._closed, select.POLLIN)
-        if self._connection is not None:
-            ready.register(self._connection.fileno(), select.POLLIN)
+        if (socket := self.fileno()) is not None:
+            ready.register(socket, select.POLLIN)
         for fd, _ in ready.poll(max(0.0, seconds) * 1000):
             if fd == self._closed:
                 return False
             self._receive()
         return True
 
-    def _receive(self) -> None:
-        assert self._connection is not None
-        try:
-            self._connection.pgconn.consume_input()
-            while notify := self._connection.pgconn.notifies():
-                if notify.extra.decode() == self._token:
-                    self._token = None
-                else:
-                    self._notified = True
-        except psycopg.Error as error:
-            self._lost(str(error))
-
     def _listen(self) -> None:
         try:
-            connection = self._database.connect()
-            connection.execute(sql.LISTEN)
-            self._connection = connection
-            self._pause = 0.1
-            self._look_again()  # a commit just before may have sent one, and the next commits none
-            if not self._test():
-                self._do_without()
+            if self._connection is not None:
+                self._connection.close()
+            self._connection = self._database.connect()
+            self._connection.execute(sql.LISTEN)
+            self._listening, self._pause = True, 0.1
+            self._look_after(LOOK_AGAIN)  # a commit just before may have sent the last one for a while
+            self._send_test()
+            self._await_test()
         except (TreadleError, psycopg.Error) as error:
             self._lost(str(error))
 
-    def _test(self) -> bool:
-        """Whether a notification to ourselves arrives: behind a pooler in transaction mode it never does."""
+    def _send_test(self) -> None:
         self._token = f"test-{uuid.uuid4()}"
-        parameters = {"channel": CHANNEL, "queue": self._token}
+        parameters = {"channel": CHANNEL, "text": self._token}
         self._database.write("other", lambda tx: tx.execute(sql.NOTIFY, parameters))
-        deadline = time.monotonic() + TEST_SECONDS
-        while self._token is not None and self._connection is not None:
-            left = deadline - time.monotonic()
-            if not self._wait_for_socket(left) or left <= 0:
-                break
-        self._next_test = time.monotonic() + TEST_EVERY * random.uniform(0.8, 1.2)
-        return self._token is None
+        self._next_test = time.monotonic() + TEST_SECONDS
 
-    def _test_regularly(self) -> None:
-        """A listener may fall silent without an error: a half-open connection, a pooler that was put in between."""
-        if self._connection is not None and time.monotonic() >= self._next_test:
-            try:
-                if not self._test():
-                    self._lost("its own notification did not arrive")
-            except (TreadleError, psycopg.Error) as error:
-                self._lost(str(error))
+    def _await_test(self) -> None:
+        """Behind a pooler in transaction mode, no notification arrives."""
+        while self._token is not None and self._listening:
+            left = self._next_test - time.monotonic()
+            if not self._wait_for_socket(left) or left <= 0:
+                self._do_without()
 
     def _do_without(self) -> None:
         if not self._warned:
@@ -141,19 +150,15 @@ class Watch:
                 self._database.where,
             )
         self._warned = True
-        self._forget(60.0)
+        self._try_again_after(60.0)
 
     def _lost(self, problem: str) -> None:
         log.warning("no longer listening, so looking for jobs once a second: %s", " ".join(problem.split()))
-        self._forget(self._pause * random.uniform(0.5, 1.5))
+        self._try_again_after(self._pause * random.uniform(0.5, 1.5))
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
 
-    def _forget(self, seconds: float) -> None:
-        """Do without a connection for this long."""
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-        self._token = None
+    def _try_again_after(self, seconds: float) -> None:
+        self._listening, self._token = False, None
         self._next_try = time.monotonic() + seconds
 
     def close(self) -> None:

@@ -374,7 +374,7 @@ BACKEND_PID = "SELECT pg_backend_pid()"
 FAIL = "DO $$BEGIN RAISE EXCEPTION 'treadle: the lease of the job was lost'; END$$"
 
 # A hint to listeners, when this is committed.
-NOTIFY = "SELECT pg_notify(:channel, :queue)"
+NOTIFY = "SELECT pg_notify(:channel, :text)"
 
 # Add up what was appended. Two at once would count twice, so only one may.
 LOCK_COMPACTING = "SELECT pg_try_advisory_xact_lock(hashtext('treadle.compact'))"

@@ -18,8 +18,9 @@ from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest
 from treadle.stores.postgres import at_once, diagnostics, roles, sql
 from treadle.stores.postgres import url as postgres_url
-from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction, named
+from treadle.stores.postgres.connection import ANSWER_SECONDS, Database, Transaction, named
 from treadle.stores.postgres.listen import Watch
+from treadle.stores.postgres.notify import CHANNEL
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Beat, Claim, JobCounts, Settled
 from treadle.stores.shared import claim_settle, liveness, search
@@ -169,7 +170,7 @@ class PostgresStore(SQLStore[Database]):
             if tx.names_tenant:
                 tx.execute(roles.SET_TENANT, {"tenant": ""})
             for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
-                tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
+                tx.execute(sql.NOTIFY, {"channel": CHANNEL, "text": queue})
 
     def _undo(self, connection: Any) -> None:
         theirs = wrap(connection)

@@ -12,7 +12,7 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _IN_MODIFY = 0x2
@@ -39,9 +39,21 @@ class Watch:
         ready.register(self._closed, select.POLLIN)
         for fd, _ in ready.poll(seconds * 1000):
             if fd == self._events:
-                os.read(fd, 1 << 16)
-                return True
+                return bool(self.heard())
         return False
+
+    def fileno(self) -> int | None:
+        return self._events
+
+    def heard(self) -> Sequence[float]:
+        try:
+            os.read(-1 if self._events is None else self._events, 1 << 16)
+        except BlockingIOError:
+            return ()
+        return (0.0,)
+
+    def check(self) -> None:
+        """Writes to a local file are always reported."""
 
     def _poll(self, deadline: float) -> bool:
         while (now := self._changes()) == self._seen:
