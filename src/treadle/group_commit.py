@@ -62,22 +62,44 @@ class GroupCommit(Generic[T, A]):
 
     def store(self, items: T) -> A:
         """Store `items`, together with those of other waiting callers."""
-        mine = _Waiting[T, A](items, threading.Lock())
-        mine.turn.acquire()
         with self._lock:
-            self._waiting.append(mine)
-            lead, self._led = not self._led, True
-        if not lead:
-            self._wait(mine)
+            mine = self._line_up(items) if self._led else None
+            self._led = True
+        answer = self._store_alone(items) if mine is None else self._store_with_others(mine)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _line_up(self, items: T) -> _Waiting[T, A]:
+        mine: _Waiting[T, A] = _Waiting(items, threading.Lock())
+        mine.turn.acquire()
+        self._waiting.append(mine)
+        return mine
+
+    def _store_alone(self, items: T) -> A | Exception:
+        """Nobody else waits, so nobody else gets an answer."""
+        try:
+            [answer] = self._store_groups([items])
+        finally:
+            with self._lock:
+                self._pass_on()
+        return answer
+
+    def _store_with_others(self, mine: _Waiting[T, A]) -> A | Exception:
+        self._wait(mine)
         if mine.answer is None:
             self._lead()
         else:
             self._wake_neighbor(mine)
-        answer = mine.answer
-        assert answer is not None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        assert mine.answer is not None
+        return mine.answer
+
+    def _pass_on(self) -> None:
+        """The first of those who wait leads next."""
+        if self._waiting:
+            self._waiting[0].turn.release()
+        else:
+            self._led = False
 
     def _wait(self, mine: _Waiting[T, A]) -> None:
         """Wait until the items are stored, or it is this caller's turn to lead."""
@@ -123,10 +145,7 @@ class GroupCommit(Generic[T, A]):
         with self._lock:
             for waiting, neighbor in itertools.pairwise(group):
                 waiting.neighbor = neighbor
-            if self._waiting:
-                self._waiting[0].turn.release()  # the next leader
-            else:
-                self._led = False
+            self._pass_on()
         if len(group) > 1:
             self._wake_neighbor(group[0])
 

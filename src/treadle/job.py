@@ -174,6 +174,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None = None
     batch: str | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing has to be looked at before it can be stored, nor changed with it."""
+        return self.dedupe is None and not self.after and self.batch is None
+
     def parked(self, now: int) -> str:
         """Why claims do not meet it, if it is stored now: as `ready.parked`."""
         return "wait" if self.after else "fair" if self.fair and self.due(now) <= now else ""

@@ -176,7 +176,7 @@ def test_groups_that_meet_a_busy_store_wait_once_together(store, monkeypatch):
         raise StoreBusy(store.where, 10)
 
     store.open()
-    monkeypatch.setattr(store.database, "write", busy)
+    monkeypatch.setattr(store, "_insert_now", busy)
     answers = store.insert_groups([[new_job()], [new_job()], [new_job()]])
 
     assert [StoreBusy] * 3 == [type(answer) for answer in answers]

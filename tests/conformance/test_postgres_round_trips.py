@@ -58,6 +58,23 @@ def round_trips(proxy, call):
     return proxy.answers - before, answer
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"delay": 60 * SECOND}, {"start_within": SECOND}, {"tenant": "acme", "fair": "tenant"}], ids=str
+)
+@pytest.mark.parametrize("n", [1, 100])
+def test_an_insert_takes_one(store, proxy, n, options):
+    jobs = [new_job(**options) for _ in range(n)]
+
+    trips, stored = round_trips(proxy, lambda: store.insert(jobs))
+
+    assert (1, stored) == (trips, [store.get(job.id) for job in jobs])
+
+
+def test_an_insert_with_a_key_takes_more(store, proxy):
+    """Who holds the key decides what is stored."""
+    assert 1 < round_trips(proxy, lambda: store.insert([new_job(dedupe="k")]))[0]
+
+
 @pytest.mark.parametrize("types", [1, 5])
 def test_a_claim_takes_one(store, proxy, types):
     """It looks, takes the most urgent jobs of all types, and returns when the next one is due."""
@@ -97,6 +114,7 @@ def test_a_heartbeat_takes_one_and_another_if_deadlines_are_wrong(store, proxy):
 @pytest.mark.parametrize("proxy", [CountingPooler], indirect=True)
 def test_behind_a_pooler_each_has_a_begin_and_a_commit(store, proxy):
     """Its sessions have not our settings."""
+    assert 3 == round_trips(proxy, lambda: store.insert([new_job()]))[0]
     put_many(store, 50)
     claimed = take(store, 50, worker="w1")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
 from tests.conformance.helpers import enlist, new_job, put_many, take
+from tests.conformance.keyed_jobs import DEBOUNCE, REJECT, REPLACE, THROTTLE, call
 from treadle import Treadle
 from treadle.clock import SECOND
+from treadle.errors import KeyHeld
 from treadle.outcome import COMPLETED
 from treadle.schedule import NewSchedule, Rule
 from treadle.stores.base import ClaimRequest
@@ -136,3 +139,14 @@ def test_a_settle_of_jobs_with_dedupe_keys_takes_no_more_round_trips(store):
     claimed = take(store, 20)
 
     assert (2, []) == round_trips(store, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
+
+
+@pytest.mark.parametrize(("how", "most"), [({}, 3), (THROTTLE, 3), (REJECT, 2), (REPLACE, 5), (DEBOUNCE, 5)])
+def test_an_enqueue_with_a_dedupe_key_takes_few_round_trips(store, how, most):
+    """Nobody else can write between them. Two if the key is free."""
+
+    def enqueue():
+        with contextlib.suppress(KeyHeld):
+            call(store, how, "key")
+
+    assert [2, most] == [round_trips(store, enqueue)[0] for _ in range(2)]

@@ -61,6 +61,8 @@ class Transaction(ABC):
     """The moment at which all of it happens."""
     set_aside: Collection[str] = ()
     """Jobs that are not settled now: an earlier try found that their dedupe keys are locked."""
+    travels_together: ClassVar[bool] = False
+    """Whether statements wait for the first answer that is read, and one more costs no round trip."""
     locks_limits: ClassVar[bool]
     """Whether `lock_limits` makes a difference: what was counted before it may have changed."""
     has_locked_limits = False

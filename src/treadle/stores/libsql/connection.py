@@ -70,6 +70,8 @@ class PendingRows:
 class Transaction(Transitions):
     """Statements on one stream. They pile up until the answer of one is read, and travel together."""
 
+    travels_together = True
+
     def __init__(self, stream: Stream, now: int, known: KnownLimits, *, begins: bool = True) -> None:
         self.stream = stream
         self.now = now

@@ -1,4 +1,4 @@
-"""Claim, settle and beat in one round trip: one statement, which commits itself.
+"""Insert, claim, settle and beat in one round trip: one statement, which commits itself.
 
 That is how nearly all of them go. `None` says that this one is not as simple, and that nothing has happened, or nothing
 that the verb in `shared` would not do again.
@@ -13,16 +13,17 @@ from typing import Any
 
 import msgspec
 
-from treadle.clock import SECOND
+from treadle import clock
+from treadle.clock import FIRST, LAST, SECOND
 from treadle.codec import as_json
 from treadle.errors import WorkerLost
-from treadle.job import ClaimedJob
+from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import COMPLETED
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import LOOKED_AT, Cursors
 from treadle.stores.postgres import at_once_sql as sql
 from treadle.stores.postgres.connection import Database
-from treadle.stores.postgres.insert_claim_settle import ORPHANED, fences
+from treadle.stores.postgres.insert_claim_settle import ORPHANED, fences, new_rows
 from treadle.stores.postgres.insert_claim_settle_sql import COMPLETE, DROP_ORPHANED_LEASES
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import Claim, Count, Due, Flags, Settled
@@ -38,6 +39,25 @@ _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_state = msgspec.json.Decoder(tuple[bool, bool, float, bool, int, int | None]).decode
 _decode_flags = msgspec.json.Decoder(list[Flags]).decode
 _decode_workers = msgspec.json.Decoder(list[Count]).decode
+
+
+def insert(database: Database, jobs: Sequence[NewJob]) -> list[Job] | None:
+    """Store jobs that need nothing but their own rows, if our role need not name a tenant first."""
+    if not all(job.is_plain and _has_date(job) for job in jobs) or database.scope is not None:
+        return None
+    rows, notices = new_rows(jobs), database.notices({job.queue for job in jobs})
+    if notices:
+        inserted = database.write_at_once("insert", sql.INSERT_AND_NOTIFY, {**rows, "notices": as_json(notices)})
+    else:
+        inserted = database.write_at_once("insert", sql.INSERT, rows)
+    now = inserted.fetchone()[0]
+    database.cursors.stale = True
+    return [job.as_stored(now) for job in jobs]
+
+
+def _has_date(job: NewJob) -> bool:
+    """Whether its time can be represented: what cannot must be refused before it is stored."""
+    return (job.delay is None and job.run_at is None) or FIRST <= job.due(clock.now()) <= LAST
 
 
 def claim(database: Database, worker: str, request: ClaimRequest) -> Claim | None:

@@ -1,6 +1,12 @@
 """PostgreSQL's SQL of the verbs that take one round trip, where nothing has to be decided in between."""
 
-from treadle.stores.postgres.insert_claim_settle_sql import MOVE_TO_LEASES, NEXT_DUE, OPENED
+from treadle.stores.postgres.insert_claim_settle_sql import (
+    MOVE_TO_LEASES,
+    NEW_JOBS,
+    NEW_READY,
+    NEXT_DUE,
+    OPENED,
+)
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.statements.parts import LEASE_COLUMNS
 
@@ -8,6 +14,16 @@ _BEAT, _BEATS, _FLAGS = PostgresStatements.BEAT, PostgresStatements.BEATS, Postg
 _LIMITS_VERSION, _IS_ALIVE = PostgresStatements.LIMITS_VERSION, PostgresStatements.IS_ALIVE
 _ARRIVAL = PostgresStatements.NEXT_ARRIVAL
 _NEXT_DUE = NEXT_DUE.replace(":limit", ":looked_at")
+
+# Store jobs that wait for nothing. The answer: when.
+INSERT = f"""
+{NEW_JOBS},
+waiting AS ({NEW_READY})
+SELECT CAST(:now AS bigint)"""
+# ... and notify the workers of [queue, …]. (Most enqueues of a fast producer need not.)
+_NOTIFY = """(SELECT count(pg_notify('treadle', queue))
+                FROM jsonb_array_elements_text(CAST(:notices AS text)::jsonb) queue)"""
+INSERT_AND_NOTIFY = f"{INSERT}, {_NOTIFY}"
 
 MOST_RANGES = 100
 """(queue, type, priority) that a claim looks at."""

@@ -53,8 +53,8 @@ ORPHANED = "%d waiting jobs were broken by hand: there is no such job"
 log = logging.getLogger("treadle")
 
 _COLUMNS = attrgetter(
-    *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent"),
-    *("schedule", "fired_at", "origin", "batch"),
+    *("id", "type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "dedupe_rule", "traceparent"),
+    *("schedule", "fired_at", "origin", "batch", "run_at", "delay", "start_within", "fair", "after"),
 )
 _EXPIRED = len(ClaimedJob.__struct_fields__) - 1  # `limited` is not read
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
@@ -92,18 +92,7 @@ class Transitions(Transaction):
     # Into `jobs` and `ready`
 
     def insert(self, jobs: Sequence[NewJob]) -> Moved:
-        now = self.now
-        rows = [
-            (
-                *_COLUMNS(job),
-                due := job.due(now),
-                job.dedupe_rule,
-                job.start_within and due + job.start_within,
-                job.parked(now),
-            )
-            for job in jobs
-        ]
-        self.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
+        self.execute(sql.INSERT_JOBS, {**new_rows(jobs), "now": self.now})
         for queue in {job.queue for job in jobs}:
             self.job_waits(queue)
         return []
@@ -356,3 +345,8 @@ def _starts_of(jobs: Sequence[Candidate], batch: Sequence[Head]) -> list[tuple[R
     """How many jobs to take of each range, and after which: others may have taken these very jobs by now."""
     counts, after = Counter(range for _, _, range in jobs), {head.range: head.after for head in batch}
     return [(range, n, after[range]) for range, n in counts.items()]
+
+
+def new_rows(jobs: Sequence[NewJob]) -> Mapping[str, Any]:
+    """New jobs, as NEW_JOBS takes them."""
+    return {"rows": as_json([_COLUMNS(job) for job in jobs]), "payloads": f"[{','.join(job.payload for job in jobs)}]"}

@@ -11,30 +11,41 @@ _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 # ---- enqueue
 
 # What was asked for, and that it waits.
-# [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, schedule, fired_at,
-#   origin, batch, run_at, dedupe_rule, start_by, parked], …]
-INSERT_JOBS = """
+# [[id, type, queue, tenant, subject, priority, max_attempts, dedupe, dedupe_rule, traceparent, schedule, fired_at,
+#   origin, batch, run_at, delay, start_within, fair, [parent, …]], …]
+# The payloads come beside them, [payload, …]: as texts in the rows, large ones would be copied and parsed three times.
+NEW_JOBS = """
 WITH e AS MATERIALIZED (
-    SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
-           (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
-           v ->> 8 AS dedupe, v ->> 9 AS traceparent, v ->> 10 AS schedule, (v ->> 11)::bigint AS fired_at,
-           (v ->> 12)::uuid AS origin, v ->> 13 AS batch, (v ->> 14)::bigint AS run_at, v ->> 15 AS dedupe_rule,
-           (v ->> 16)::bigint AS start_by, v ->> 17 AS parked
-      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
+    SELECT *, at + within AS start_by,
+           CASE WHEN waits THEN 'wait' WHEN fair <> '' AND at <= created_at THEN 'fair' ELSE '' END AS parked
+      FROM (SELECT *, coalesce(run_at, created_at + coalesce(delay, 0)) AS at FROM (
+          SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
+                 (v ->> 5)::integer AS priority, (v ->> 6)::integer AS max_attempts, v ->> 7 AS dedupe,
+                 v ->> 8 AS dedupe_rule, v ->> 9 AS traceparent, v ->> 10 AS schedule, (v ->> 11)::bigint AS fired_at,
+                 (v ->> 12)::uuid AS origin, v ->> 13 AS batch, (v ->> 14)::bigint AS run_at,
+                 (v ->> 15)::bigint AS delay, (v ->> 16)::bigint AS within, v ->> 17 AS fair, v -> 18 <> '[]' AS waits,
+                 payload, CAST(:now AS bigint) AS created_at
+            FROM ROWS FROM (jsonb_array_elements(CAST(:rows AS text)::jsonb),
+                            json_array_elements(CAST(:payloads AS text)::json)) j (v, payload)) j) j),
 job AS (
     INSERT INTO treadle.jobs
            (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent,
             schedule, fired_at, origin, batch, created_at)
     SELECT id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent,
-           schedule, fired_at, origin, batch, CAST(:now AS bigint) FROM e),
+           schedule, fired_at, origin, batch, created_at FROM e),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
-    SELECT 'all', type, queue, count(*) FROM e GROUP BY type, queue
-     UNION ALL SELECT 'blocked', type, queue, count(*) FROM e WHERE parked = 'wait' GROUP BY type, queue)
+    SELECT 'all', type, queue, count(*) FROM e GROUP BY type, queue)"""
+_NEW_BLOCKED = """,
+blocked AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT 'blocked', type, queue, count(*) FROM e WHERE parked = 'wait' GROUP BY type, queue)"""
+NEW_READY = """
 INSERT INTO treadle.ready
        (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, parked)
-SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint), start_by, parked FROM e
+SELECT id, queue, type, tenant, priority, at, 0, 0, 0, created_at, start_by, parked FROM e
 """
+INSERT_JOBS = NEW_JOBS + _NEW_BLOCKED + NEW_READY
 
 # ---- claim
 

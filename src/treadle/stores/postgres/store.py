@@ -23,7 +23,7 @@ from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.notify import CHANNEL
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Beat, Claim, JobCounts, Settled
-from treadle.stores.shared import claim_settle, liveness, search
+from treadle.stores.shared import claim_settle, enqueue, liveness, search
 from treadle.stores.shared.store import SQLStore
 from treadle.stores.transaction import NOTHING, Insert
 from treadle.stores.transaction import Transaction as AnyTransaction
@@ -147,6 +147,10 @@ class PostgresStore(SQLStore[Database]):
         return Watch(self.database)
 
     # Enqueue
+
+    def _insert_now(self, jobs: Sequence[NewJob]) -> list[Job]:
+        stored = at_once.insert(self.database, jobs)
+        return self.database.write("insert", self._insert, jobs, enqueue.insert) if stored is None else stored
 
     def _insert(self, tx: AnyTransaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
         if isinstance(tx, UserTransaction):

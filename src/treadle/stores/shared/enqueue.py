@@ -19,7 +19,7 @@ from treadle.stores.transaction import Transaction
 
 def insert(tx: Transaction, jobs: Sequence[NewJob], *, unchecked: bool = False) -> list[Job]:
     """Store `jobs`; for a key that is held, the answer is its holder. `unchecked`: whatever their parents are."""
-    if any(job.dedupe is not None or job.after or job.batch is not None for job in jobs):
+    if not all(job.is_plain for job in jobs):
         return _insert_with_keys(tx, jobs, unchecked)
     tally(tx, tx.insert(jobs))
     return [job.as_stored(tx.now) for job in jobs]

@@ -17,7 +17,7 @@ from treadle.dedupe import PLAIN, REPLACED_BY, KeyState, Place, Rule, due_at, re
 from treadle.errors import KeyHeld
 from treadle.job import NewJob, Status
 from treadle.stores.shared.ending import Ending, waiting_status
-from treadle.stores.transaction import KeysLocked, Transaction
+from treadle.stores.transaction import KeysLocked, Rows, Transaction
 
 
 class KeyTaker:
@@ -49,16 +49,22 @@ class KeyTaker:
         place = {"tenant": job.tenant, "key": key}
         # Another of these jobs may replace the holder, too: a weaker lock could not become stronger.
         locked = (job.tenant, key) in self._replaces
+        tx = self._tx
+        stored = tx.execute(tx.sql.IS_STORED, {"id": job.id}) if tx.travels_together and not rule.replaces else None
         while (state := take(self._tx, place, job.id, rule, self._fresh, locked=locked)) is not None:
             if rule.replaces and job.id in (state.holder, state.successor):
                 return  # the same request twice
-            done = self._replace(job, place, rule, state) if rule.replaces else self._answer(job, place, rule, state)
+            done = (
+                self._replace(job, place, rule, state)
+                if rule.replaces
+                else self._answer(job, place, rule, state, stored)
+            )
             if done:
                 return
         if rule.mode == "debounce":
             self._due[job.id] = due_at(rule, self._tx.now, None)
 
-    def _answer(self, job: NewJob, place: Mapping[str, Any], rule: Rule, state: KeyState) -> bool:
+    def _answer(self, job: NewJob, place: Mapping[str, Any], rule: Rule, state: KeyState, stored: Rows | None) -> bool:
         """The holder is the answer. False if it has started just now, and that releases the key."""
         if state.until_started and state.holder not in self._fresh:
             # Nobody can claim it until we commit: what our caller changes in this transaction is there when it starts.
@@ -66,7 +72,7 @@ class KeyTaker:
             if row is None:
                 return False
             self._tx.job_waits(row[1])
-        if self._tx.value(self._tx.sql.IS_STORED, {"id": job.id}):
+        if (stored or self._tx.execute(self._tx.sql.IS_STORED, {"id": job.id})).fetchone():
             self.holders[job.id] = job.id  # by an earlier try, and the key may be another's by now
         elif rule.mode == "reject":
             raise KeyHeld(job.id, place["key"], state.holder, is_new=True)
@@ -119,8 +125,12 @@ def take(
 
     `fresh`: new jobs, which hold keys already but are not stored yet.
     """
-    while not tx.execute(tx.sql.TAKE_KEY, {**place, "id": id}).rowcount:
-        state = _look(tx, place, fresh, tx.sql.LOCK_KEY if locked else None)
+    while True:
+        taken = tx.execute(tx.sql.TAKE_KEY, {**place, "id": id})
+        ahead = tx.execute(tx.sql.KEY_STATE, place) if tx.travels_together else None
+        if taken.rowcount:
+            break
+        state = _look(tx, place, fresh, tx.sql.LOCK_KEY if locked else None, ahead)
         if state is not None and not locked and (state.is_free(tx.now) or state.is_overdue):
             state = _look(tx, place, fresh, tx.sql.LOCK_FREE_KEY)  # another may have been faster
         if state is None:
@@ -137,10 +147,13 @@ def take(
     return None
 
 
-def _look(tx: Transaction, place: Mapping[str, Any], fresh: Collection[str], lock: str | None) -> KeyState | None:
-    if lock and tx.value(lock, place) is None:
+def _look(
+    tx: Transaction, place: Mapping[str, Any], fresh: Collection[str], lock: str | None, ahead: Rows | None = None
+) -> KeyState | None:
+    """`ahead`: the answer, if it was asked for already. There nothing needs a lock."""
+    if lock and ahead is None and tx.value(lock, place) is None:
         return None
-    row = tx.execute(tx.sql.KEY_STATE, place).fetchone()
+    row = (ahead or tx.execute(tx.sql.KEY_STATE, place)).fetchone()
     if row is None:
         return None
     holder, until_started, since, expires_at, successor, where = row

@@ -119,7 +119,7 @@ class SQLStore(ABC, Generic[D]):
             with self._within(connection) as tx:
                 return self._insert(tx, jobs, enqueue.insert_again)
         try:
-            return self.database.write("insert", self._insert, jobs, enqueue.insert)
+            return self._insert_now(jobs)
         except CommitUnknown as unknown:
             try:
                 return self._insert_again(jobs)
@@ -132,6 +132,9 @@ class SQLStore(ABC, Generic[D]):
     @abstractmethod
     def _within(self, connection: Any) -> AbstractContextManager[Transaction]:
         """The user's own open transaction. If the block raises, nothing of it stays in there."""
+
+    def _insert_now(self, jobs: Sequence[NewJob]) -> list[Job]:
+        return self.database.write("insert", enqueue.insert, jobs)
 
     def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
         return self.database.write("insert", self._insert, jobs, enqueue.insert_again)
