@@ -403,6 +403,13 @@ def test_the_view_reads_only_the_jobs_that_are_joined(store, query):
     assert [] == [line for line in plan(store, query) if line.startswith(("SCAN", "MATERIALIZE"))]
 
 
+def test_waits_for_jobs_that_have_ended_are_found_by_what_they_wait_for(store):
+    these = {"whats": '["x"]', "ids": '["y"]', "limit": 2}
+    for name in "WAITERS_OF_ENDED", "MEET_ENDED":
+        lines = of_table(plan(store, getattr(Transaction.sql, name), these), "w", "f")
+        assert [line.partition(" (")[2] for line in lines] == ["what=?)", "id=?)"], lines
+
+
 def test_what_all_databases_share_is_sqlite_here(store):
     """Without casts and schemas; and SQLite can prepare every one of them."""
     for name, statement in vars(Transaction.sql).items():

@@ -26,6 +26,7 @@ from treadle.errors import BadOption, LeaseLost, StoreBusy, WrongStatus
 from treadle.job import ClaimedJob, Job, Status
 from treadle.outcome import Outcome, OutcomeKind
 from treadle.steps import NewStep
+from treadle.stores.shared.matching import MOST_MATCHED
 from treadle.waits import NewSignal, NewWait
 
 SLEEPING = Outcome(OutcomeKind.SUSPENDED, charged=0, delay=HOUR, steps=(NewStep("nap", "sleep", position=1),))
@@ -365,3 +366,22 @@ def test_a_retry_keeps_the_steps_of_a_job_that_has_not_completed(store: Any) -> 
         store.retry(claimed.id, "d")
     store.retry(claimed.id, "b")
     assert [step.name for step in store.steps(claimed.id)] == ["a"]
+
+
+def test_a_match_says_that_there_is_more_until_all_children_of_one_call_may_run(store: Any) -> None:
+    """None of them was looked at when it was stored: their parent is new, too."""
+    parent = new_job()
+    store.insert([parent, *(new_job("child", after=(parent.id,)) for _ in range(MOST_MATCHED + 1))])
+    run(store, parent.id)
+    while store.match():
+        pass
+    assert len(take(store, 2 * MOST_MATCHED)) == MOST_MATCHED + 1
+
+
+def test_the_end_of_many_parents_is_noticed_in_several_transactions(store: Any) -> None:
+    parents = put_many(store, MOST_MATCHED + 1)
+    assert store.settle([(claimed, COMPLETED) for claimed in take(store, 2 * MOST_MATCHED)]).lost == []
+    child = child_of(store, *parents)
+    store.match()
+    assert sum(wait.met for wait in store.waits(child.id)) == MOST_MATCHED
+    assert ids(take(store)) == [child.id]

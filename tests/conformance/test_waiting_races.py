@@ -25,6 +25,7 @@ from tests.conformance.helpers import (
 from tests.conformance.test_waiting import child_of, run, status, waiting_for
 from treadle.job import ClaimedJob, Status
 from treadle.outcome import Outcome, OutcomeKind
+from treadle.stores.shared import matching
 from treadle.waits import NewSignal
 
 pytestmark = pytest.mark.needs("joins_transactions")
@@ -105,6 +106,21 @@ def test_two_handles_match_at_once(store: Any, open_store: Any) -> None:
     while some := take(store):
         found += some
     assert sorted(ids(found)) == sorted(ids(children))
+
+
+@pytest.mark.parametrize("most", [1, 7, 500])
+def test_more_waits_than_one_match_takes(store: Any, monkeypatch: Any, most: int) -> None:
+    """Among them those of a parent that has failed, which each child takes in its own way."""
+    monkeypatch.setattr(matching, "MOST_MATCHED", most)
+    bad, *good = ids(put_many(store, 12))
+    children = store.insert([new_job("child", after=tuple(good)) for _ in range(5)])
+    odd = {how: new_job(how, after=(bad, *good), if_failed=how) for how in ("hold", "cancel", "run")}
+    store.insert(list(odd.values()))
+    assert not store.settle([(one, FAILED if one.id == bad else COMPLETED) for one in take(store)]).lost
+    found = [one.id for _ in range(150) for one in take(store)]
+    assert sorted(found) == sorted([*ids(children), odd["run"].id])
+    assert status(store, odd["hold"]) == Status.BLOCKED
+    assert status(store, odd["cancel"]) == Status.CANCELLED
 
 
 @pytest.mark.only("postgresql")

@@ -16,7 +16,7 @@ FIRST = 1_790_000_000_000_000
 LATER = FIRST + 2 * WAITING * 1000
 MIDDLE = FIRST + (ENDED + WAITING // 2) * 1000
 
-OURS = ("ready", "leases", "jobs", "finished", "attempts", "dedupe", "lease_keys", "openings", "buckets")
+OURS = ("ready", "leases", "jobs", "finished", "attempts", "dedupe", "lease_keys", "openings", "buckets", "waits")
 
 # An id that contains its time, as treadle's ids do, and then its number.
 ID = f"""

@@ -86,3 +86,18 @@ def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
 
 def test_dedupe_keys_are_released_by_job_id(explain, held):
     check(explain(hot.RELEASE_KEYS, {"ids": json.dumps([id for id, _ in held]), "now": 0}))
+
+
+def test_waits_for_jobs_that_have_ended_are_found_by_what_they_wait_for(explain):
+    """One job waits for all of them, as a fan-in does."""
+    child = waiting(explain, 1)
+    explain.connection.execute(
+        """INSERT INTO treadle.waits (id, tenant, kind, what, step, if_failed, met, since)
+           SELECT %s::uuid, tenant, 'parent', id::text, '', 'hold', 0, 0 FROM treadle.finished""",
+        child,
+    )
+    rows = explain.connection.execute("SELECT id::text FROM treadle.finished ORDER BY id LIMIT %s", [BATCH])
+    whats = {"whats": json.dumps([id for [id] in rows]), "limit": BATCH + 1}
+
+    check(explain(Transaction.sql.WAITERS_OF_ENDED, whats), 4 * BATCH)
+    check(explain(Transaction.sql.MEET_ENDED, {**whats, "ids": json.dumps(child)}), 6 * BATCH)

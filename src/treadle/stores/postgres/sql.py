@@ -209,6 +209,27 @@ class PostgresStatements(Statements):
        AND mode = 'RowExclusiveLock' AND granted
     """
 
+    # ---- waits
+
+    # Of jobs that have ended: those that wait for them, for how many of them each, and whether it takes more than to
+    # see that they have ended. A parent that has failed may hold them on.
+    _ENDED_WAITS = """
+        SELECT w.place, w.id, f.status = 'completed' OR w.if_failed = 'run' AS is_met
+          FROM jsonb_array_elements_text(CAST(:whats AS text)::jsonb) e
+         CROSS JOIN LATERAL (SELECT q.ctid AS place, q.id, q.tenant, q.if_failed FROM treadle.waits q
+                              WHERE q.what = e.value AND q.met = 0 AND q.kind <> 'signal' OFFSET 0) w
+         CROSS JOIN LATERAL (SELECT q.status FROM treadle.finished q
+                              WHERE q.id = e.value::uuid AND q.tenant = w.tenant LIMIT 1) f
+         WHERE (f.status = 'completed' OR w.if_failed <> 'hold')"""
+    WAITERS_OF_ENDED = f"""
+    SELECT id::text, count(*), NOT bool_and(is_met) FROM ({_ENDED_WAITS} LIMIT :limit) w GROUP BY id
+    """
+    # ... of which these wait no longer for them.
+    MEET_ENDED = f"""
+    UPDATE treadle.waits SET met = 1 WHERE ctid = ANY(ARRAY(
+        SELECT place FROM ({_ENDED_WAITS} AND w.id = {THESE} LIMIT :limit) w WHERE is_met))
+    """
+
     # ---- batches
 
     # Lock the batches of jobs, sorted, so that no two transactions deadlock.

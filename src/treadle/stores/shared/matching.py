@@ -60,23 +60,21 @@ def match_arrivals(store: SQLStore[Any]) -> int:
 
 
 def match(tx: Transaction, *, postpone: bool = False) -> int:
-    """Let jobs go that wait for what has arrived, and close batches. Return how many arrivals are done.
+    """Let jobs go that wait for what has arrived, and close batches. Return how much of it is done.
 
     `postpone`: what a batch would enqueue could not be stored just now. It is tried again later.
     """
     taken = _arrivals(tx)
     if not taken:
         return 0
-    whats = {what for one in taken if one.kind in ("ended", "signal") for what in one.whats}
-    found = _waiters(tx, whats)
-    whole = {one.what for one in taken if one.kind == "waiter"}
-    busy = _match_waiters(tx, found, whole)
-    left = {what for id, _, what in found if id in busy} | (whats if len(found) == MOST_MATCHED else set()) | busy
+    waiters = _waiters(tx, taken)
+    busy, decided = _match_waiters(tx, waiters)
+    left = (waiters.whats if waiters.has_more else _whats_of(tx, waiters, busy)) | busy
     batches = {(one.tenant, one.what) for one in taken if one.kind == "batch"}
     again, counted = close(tx, batches, postpone=postpone) if batches else (set(), 0)
     done = [one.seq for one in taken if not _stays(one, left, again)]
     tx.execute(tx.sql.DELETE_ARRIVALS, {"ids": as_json(done)})
-    return len(done) or counted
+    return len(done) or counted or decided
 
 
 def _stays(one: Arrival, left: AbstractSet[str], batches: Collection[tuple[str, str]]) -> bool:
@@ -90,31 +88,72 @@ def _arrivals(tx: Transaction) -> list[Arrival]:
     return [one for one, size in zip(found, sizes, strict=True) if size <= MOST_MATCHED] or found[:1]
 
 
-def _waiters(tx: Transaction, whats: Collection[str]) -> list[tuple[str, str, str]]:
-    """Jobs that wait for these: their ids and tenants, and what each waits for."""
-    row = {"ids": as_json(sorted(whats)), "limit": MOST_MATCHED}
-    return tx.execute(tx.sql.WAITERS, row).fetchall() if whats else []
+class Waiters(NamedTuple):
+    """The jobs that wait for what has arrived."""
+
+    ids: set[str]
+    ended: set[str]
+    """The jobs that have ended."""
+    waits: list[tuple[str, str, str]]
+    """Waits to be decided one by one: the ids and tenants of the jobs, and what each waits for."""
+    whole: set[str]
+    """Jobs of which all waits are to be decided."""
+    whats: set[str]
+    has_more: bool
+    """Whether more jobs than these wait for them."""
 
 
-def _match_waiters(tx: Transaction, found: Sequence[tuple[str, str, str]], whole: Collection[str]) -> set[str]:
-    """Decide these waits, and all of the jobs in `whole`. Return the jobs that are locked."""
-    ids = {id for id, *_ in found} | set(whole)
+def _waiters(tx: Transaction, taken: Sequence[Arrival]) -> Waiters:
+    """Nearly always, those who wait need not be told one from another: all that they wait for has completed."""
+    ended, signals, whole = (
+        {what for one in taken if one.kind == kind for what in one.whats} for kind in ("ended", "signal", "waiter")
+    )
+    row = {"whats": as_json(sorted(ended)), "limit": MOST_MATCHED + 1}
+    found = tx.execute(tx.sql.WAITERS_OF_ENDED, row).fetchall() if ended else []
+    whats, waits = ended | signals, list[tuple[str, str, str]]()
+    if signals or any(is_odd for _, _, is_odd in found):
+        row = {"ids": as_json(sorted(whats)), "limit": MOST_MATCHED + 1}
+        waits = tx.execute(tx.sql.WAITERS, row).fetchall()
+    ids = {id for id, *_ in found} | {id for id, *_ in waits} | whole
+    has_more = max(sum(n for _, n, _ in found), len(waits)) > MOST_MATCHED
+    return Waiters(ids, ended, waits, whole, whats, has_more)
+
+
+def _whats_of(tx: Transaction, waiters: Waiters, ids: Collection[str]) -> set[str]:
+    """What of it these jobs wait for."""
+    these = {"ids": as_json(sorted(ids)), "whats": as_json(sorted(waiters.whats))}
+    return {row[0] for row in tx.execute(tx.sql.WHATS_OF_WAITERS, these)} if ids else set()
+
+
+def _match_waiters(tx: Transaction, waiters: Waiters) -> tuple[set[str], int]:
+    """Decide the waits. Return the jobs that are locked or have more waits that are over, and how much was decided."""
+    ids = waiters.ids
     if not ids:
-        return set()
+        return set(), 0
     these = {"ids": as_json(sorted(ids))}
     locked = {row[0]: row for row in tx.execute(tx.sql.LOCK_WAITING, these)}
     waiting = {row[0] for row in tx.execute(tx.sql.WAITING, these)} if len(locked) < len(ids) else locked.keys()
-    states = _states(tx, [wait for wait in found if wait[0] in locked], [id for id in whole if id in locked])
-    busy = _decide(tx, states, locked)
+    if waiters.ended:
+        row = {"ids": as_json(list(locked)), "whats": as_json(sorted(waiters.ended)), "limit": MOST_MATCHED + 1}
+        tx.execute(tx.sql.MEET_ENDED, row)
+    states = _states(tx, [wait for wait in waiters.waits if wait[0] in locked])
+    some = _states_of_jobs(tx, [id for id in waiters.whole if id in locked])
+    busy = _decide(tx, list(dict.fromkeys(states + some)), locked)
     _let_go(tx, [id for id in locked if id not in busy])
-    return (waiting - locked.keys()) | busy
+    more = {id for id in waiters.whole if id >= some[-1].id} if len(some) == MOST_MATCHED else set[str]()
+    left = (waiting - locked.keys()) | busy | more
+    return left, len(ids - left) + sum(state.id not in busy for state in some)
 
 
-def _states(tx: Transaction, waits: Sequence[tuple[str, str, str]], whole: Sequence[str]) -> list[WaitState]:
+def _states(tx: Transaction, waits: Sequence[tuple[str, str, str]]) -> list[WaitState]:
     """The waits as they are now, after the locks."""
-    rows = tx.execute(tx.sql.STATES_OF_WAITS, {"rows": as_json(waits)}).fetchall() if waits else []
-    rows += tx.execute(tx.sql.STATES_OF_JOBS, {"ids": as_json(whole)}).fetchall() if whole else []
-    return [WaitState(*row) for row in dict.fromkeys(rows)]
+    return [WaitState(*row) for row in tx.execute(tx.sql.STATES_OF_WAITS, {"rows": as_json(waits)})] if waits else []
+
+
+def _states_of_jobs(tx: Transaction, ids: Sequence[str]) -> list[WaitState]:
+    """Those of their waits that are over, of the first jobs if these have many."""
+    row = {"ids": as_json(ids), "now": tx.now, "limit": MOST_MATCHED}
+    return [WaitState(*row) for row in tx.execute(tx.sql.STATES_OF_JOBS, row)] if ids else []
 
 
 def _decide(tx: Transaction, states: Sequence[WaitState], locked: dict[str, Any]) -> set[str]:

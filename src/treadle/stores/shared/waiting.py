@@ -8,6 +8,7 @@ arrival, too.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -35,16 +36,16 @@ def check_parents(tx: Transaction, children: Sequence[NewJob], jobs: Sequence[Ne
     are stored now, which may be parents, too."""
     tenants = {job.id: job.tenant for job in jobs}
     wanted = sorted({id for child in children for id in child.after if id not in tenants and is_id(id)})
-    if wanted:
-        tenants.update(tx.execute(tx.sql.PARENTS_OF_NEW, {"ids": as_json(wanted)}).fetchall())
+    # Only new jobs can wait for each other: a stored one has its parents already.
+    _refuse_cycles({child.id: [id for id in child.after if id in tenants] for child in children})
+    for tenant, ids in tx.execute(tx.sql.PARENTS_OF_NEW, {"ids": as_json(wanted)}) if wanted else ():
+        tenants.update(dict.fromkeys(codec.decode(ids), tenant))
     for child in children:
         for id in child.after:
             refuse_parent(id, tenants.get(id), child)
-    _refuse_cycles({child.id: child.after for child in children})
 
 
 def _refuse_cycles(parents: Mapping[str, Sequence[str]]) -> None:
-    """Only new jobs can wait for each other: a stored one has its parents already."""
     try:
         TopologicalSorter(parents).prepare()
     except CycleError as error:
@@ -54,9 +55,10 @@ def _refuse_cycles(parents: Mapping[str, Sequence[str]]) -> None:
 
 def wait_for_parents(tx: Transaction, children: Sequence[NewJob], jobs: Sequence[NewJob]) -> None:
     """Write what these stored jobs wait for."""
-    fresh = {job.id for job in jobs}
-    waits = [NewWait("parent", id, if_failed=child.if_failed) for child in children for id in child.after]
-    _add_waits(tx, [(child.id, child.tenant) for child in children for _ in child.after], waits)
+    fresh, alike = {job.id for job in jobs}, defaultdict[tuple[str, str, tuple[str, ...]], list[str]](list)
+    for child in children:
+        alike[child.tenant, child.if_failed, child.after].append(child.id)
+    tx.execute(tx.sql.ADD_PARENTS, {"rows": as_json([(*key, ids) for key, ids in alike.items()]), "now": tx.now})
     # A parent that is stored already may have ended, or end before we commit.
     arrive(tx, [(tx.now, "waiter", c.tenant, c.id) for c in children if not fresh.issuperset(c.after)])
 

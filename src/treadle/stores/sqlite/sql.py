@@ -27,7 +27,7 @@ def from_postgres(sql: str) -> str:
     sql = re.sub(r" AND a\.tenant = \w\.tenant", "", sql)  # attempts have no tenant of their own
     # A batch is a table of values: `e ->> 0` is a part of one of them.
     sql = re.sub(r"jsonb_array_elements(?:_text)?\(", "json_each(", sql)
-    sql = re.sub(r"= ANY\(ARRAY(\(.*?\(:\w+\)\))\)", r"IN \1", re.sub(r"\be ->> ", "e.value ->> ", sql))
+    sql = re.sub(r"= ANY\(ARRAY(\(.*?\(:\w+\)\))\)", r"IN \1", re.sub(r"\be (->>?) ", r"e.value \1 ", sql))
     for theirs, ours in _FUNCTIONS.items():
         sql = sql.replace(f"{theirs}(", f"{ours}(")
     return sql.replace(' COLLATE "C"', "")
@@ -177,6 +177,26 @@ class SQLiteStatements(Statements):
     """
     # Transactions that may be claiming: none, because nobody else writes while this reads what is committed.
     CLAIMING = "SELECT '' WHERE false"
+
+    # ---- waits
+
+    # Of jobs that have ended: those that wait for them, for how many of them each, and whether it takes more than to
+    # see that they have ended. A parent that has failed may hold them on.
+    _ENDED_WAITS = """
+        SELECT w.id, w.what, w.step, f.status = 'completed' OR w.if_failed = 'run' AS is_met
+          FROM json_each(:whats) e
+         CROSS JOIN treadle_waits w ON w.what = e.value AND w.met = 0 AND w.kind <> 'signal'
+         CROSS JOIN treadle_finished f ON f.id = e.value
+         WHERE (f.status = 'completed' OR w.if_failed <> 'hold')"""
+    WAITERS_OF_ENDED = f"""
+    SELECT id, count(*), min(is_met) = 0 FROM ({_ENDED_WAITS} LIMIT :limit) GROUP BY id
+    """
+    # ... of which these wait no longer for them. (By `id`, SQLite would look for each of them in each wait.)
+    MEET_ENDED = f"""
+    UPDATE treadle_waits SET met = 1 WHERE (id, what, step) IN (
+        SELECT id, what, step FROM ({_ENDED_WAITS} AND +w.id IN (SELECT value FROM json_each(:ids)) LIMIT :limit)
+         WHERE is_met)
+    """
 
     # ---- batches
 

@@ -4,6 +4,7 @@ from treadle.stores.statements.parts import THESE
 
 # The rows that a JSON array of texts names.
 _THESE_TEXTS = THESE.replace("value::uuid", "value")
+_THESE_WHATS = _THESE_TEXTS.replace(":ids", ":whats")
 
 
 class Waiting:
@@ -82,8 +83,19 @@ class Waiting:
           FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true
             ON CONFLICT (id, tenant, what, step) DO UPDATE SET met = 0, since = excluded.since, until = excluded.until
     """
-    # The jobs that exist of these, each with its tenant.
-    PARENTS_OF_NEW = f"SELECT id::text, tenant FROM treadle.jobs WHERE id = {THESE}"
+    # What new jobs wait for. Those with the same parents travel together: neither a fan-in nor a fan-out repeats ids.
+    # [[tenant, if_failed, [parent, …], [id, …]], …]
+    ADD_PARENTS = """
+        WITH g AS MATERIALIZED (
+            SELECT e ->> 0 AS tenant, e ->> 1 AS if_failed, e -> 2 AS parents, e -> 3 AS ids
+              FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e)
+        INSERT INTO treadle.waits (id, tenant, kind, what, step, if_failed, met, since)
+        SELECT c.value::uuid, g.tenant, 'parent', p.value, '', g.if_failed, 0, CAST(:now AS bigint)
+          FROM g, jsonb_array_elements_text(g.ids) c, jsonb_array_elements_text(g.parents) p WHERE true
+            ON CONFLICT DO NOTHING
+    """
+    # The jobs that exist of these, by tenant.
+    PARENTS_OF_NEW = f"SELECT tenant, json_agg(id)::text FROM treadle.jobs WHERE id = {THESE} GROUP BY tenant"
     WAITS = """
         SELECT kind, what, step, if_failed, met, since, until,
                CASE WHEN kind = 'signal' THEN NULL ELSE (
@@ -131,8 +143,7 @@ class Waiting:
 
     # ---- match
 
-    # The jobs that wait for these jobs or signals, their tenants, and what each waits for. A parent that has failed may
-    # hold them on.
+    # The jobs that wait for these jobs or signals, their tenants, and what each waits for: again, what may be over.
     WAITERS = f"""
         SELECT w.id::text, w.tenant, w.what FROM treadle.waits w
          WHERE w.what = {_THESE_TEXTS} AND w.met = 0 AND (w.kind = 'signal' OR EXISTS (
@@ -141,6 +152,11 @@ class Waiting:
                   AND (f.status = 'completed' OR w.if_failed <> 'hold')))
          LIMIT :limit
     """
+    # What of these jobs or signals some jobs wait for.
+    WHATS_OF_WAITERS = f"""
+        SELECT DISTINCT what FROM treadle.waits
+         WHERE what = {_THESE_WHATS} AND id = {THESE} AND met = 0
+    """
     # Those that still wait; and the ones that no other transaction has locked, with what each is.
     WAITING = f"SELECT id::text FROM treadle.ready WHERE id = {THESE} AND parked = 'wait'"
     LOCK_WAITING = f"""
@@ -148,7 +164,7 @@ class Waiting:
                SELECT 1 FROM treadle.jobs j WHERE j.id = r.id AND j.tenant = r.tenant AND j.dedupe IS NOT NULL)
           FROM treadle.ready r WHERE id = {THESE} AND parked = 'wait' ORDER BY id FOR UPDATE OF r SKIP LOCKED
     """
-    # As WaitState has it: these waits, or all of these jobs, that are not over.
+    # As WaitState has it: these waits, or those of these jobs that may be over.
     _WAIT_STATE = """
         SELECT w.id::text, w.tenant, w.kind, w.what, w.step, w.if_failed, w.until,
                CASE WHEN w.kind <> 'signal' THEN (
@@ -163,7 +179,17 @@ class Waiting:
           JOIN treadle.waits w ON w.id = (e ->> 0)::uuid AND w.tenant = e ->> 1 AND w.what = e ->> 2
          WHERE w.met = 0
     """
-    STATES_OF_JOBS = f"{_WAIT_STATE} FROM treadle.waits w WHERE w.id = {THESE} AND w.met = 0"
+    # Of a job with many parents, only those waits that are over: it may have thousands that are not.
+    STATES_OF_JOBS = f"""{_WAIT_STATE}
+          FROM treadle.waits w
+         WHERE w.id = {THESE} AND w.met = 0 AND CASE WHEN w.kind = 'signal' THEN w.until <= :now OR EXISTS (
+                   SELECT 1 FROM treadle.signals s WHERE s.tenant = w.tenant AND s.name = w.what)
+               ELSE EXISTS (
+                   SELECT 1 FROM treadle.finished f
+                    WHERE f.id = CASE WHEN w.kind <> 'signal' THEN w.what::uuid END AND f.tenant = w.tenant
+                      AND (f.status = 'completed' OR w.if_failed <> 'hold')) END
+         ORDER BY w.id LIMIT :limit
+    """
     # [[id, tenant, what, step], …]
     MEET = """
         UPDATE treadle.waits AS w SET met = 1 FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e

@@ -168,7 +168,7 @@ CREATE TABLE treadle.waits (
     since     bigint NOT NULL,
     until     bigint,            -- when it no longer waits for the signal; NULL: it waits as long as it takes
     PRIMARY KEY (id, tenant, what, step)
-) WITH (fillfactor = 80);
+) WITH (fillfactor = 50);  -- each row is updated once, when it is met: its page has room for that
 CREATE INDEX waits_for ON treadle.waits (what, id);
 
 -- Named facts. The first value of each name counts, for every job that waits for it, before or after.
