@@ -56,7 +56,7 @@ def test_a_quick_run_has_the_numbers_that_only_a_server_has_and_leaves_nothing(p
     assert "fsync" in found["machine"]["database"]["settings"]
     threads = found["profile"]["profile"]["threads"]
     assert {"INSERT_LEASES", "COMMIT"} <= threads["treadle-claim_0"]["statements"].keys()
-    assert {"COMPLETE"} <= threads["treadle-settle_0"]["statements"].keys()
+    assert {"COMPLETE_ALL"} <= threads["treadle-settle_0"]["statements"].keys()
     assert not {name for name in databases(postgres_url) if name.startswith("treadle_bench_")}
     with psycopg.connect(postgres_url) as given:
         assert given.execute("SELECT to_regnamespace('treadle')").fetchone() == (None,)

@@ -7,10 +7,16 @@ from contextlib import closing
 import pytest
 
 from tests.conformance.helpers import enlist, limit, new_job, put_many, take
+from tests.conformance.test_waiting import waiting_for
 from tests.servers.proxy import Proxy
 from treadle.clock import SECOND
+from treadle.codec import as_json
+from treadle.limits import Limit
 from treadle.outcome import COMPLETED
+from treadle.steps import NewStep
+from treadle.stores.base import TypePolicy
 from treadle.stores.postgres.store import PostgresStore
+from treadle.waits import NewSignal
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -102,6 +108,39 @@ def test_a_settle_of_completed_jobs_takes_one(store, proxy):
     assert (1, []) == round_trips(proxy, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
 
 
+def test_a_settle_of_completed_jobs_with_limits_takes_one(store, proxy):
+    limits = [Limit("api", 10, per="tenant"), Limit("all", 100)]
+    store.publish([TypePolicy(type="limited", limits=as_json(limits))])
+    store.insert([new_job("limited", tenant=str(n % 5)) for n in range(50)])
+    put_many(store, 10)
+    claimed = take(store, 60)
+    assert 60 == len(claimed)
+
+    assert (1, []) == round_trips(proxy, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
+    assert {"all": 0, "api": 0} == {one.name: one.running for one in store.limits()}
+
+
+def test_steps_of_many_handlers_take_one(store, proxy):
+    put_many(store, 50)
+    done = [(claimed, NewStep(name)) for claimed in take(store, 50) for name in ("a", "b")]
+
+    for _ in "the first step of a run", "a later one":
+        assert (1, [None] * 100) == round_trips(proxy, lambda: store.save_steps(done))
+
+
+def test_a_signal_takes_one_and_its_job_three_more(store, proxy):
+    """A claim that finds the signal, its match, and another claim. Then the handler reads its steps."""
+    for name in "abcdefg":  # statements are prepared after some times
+        put_many(store, 1)
+        store.settle([(c, waiting_for(name)) for c in take(store)])
+        take(store)
+        signalled, _ = round_trips(proxy, lambda name=name: store.signal(NewSignal(name)))
+        claimed, jobs = round_trips(proxy, lambda: take(store, 1))
+        read, steps = round_trips(proxy, lambda jobs=jobs: store.steps(jobs[0].id))
+
+    assert (1, 3, 1, ["ok"]) == (signalled, claimed, read, [step.name for step in steps])
+
+
 def test_a_heartbeat_takes_one_and_another_if_deadlines_are_wrong(store, proxy):
     put_many(store, 50)
     claimed = take(store, 50, worker="w1", types={"noop": 60 * SECOND})
@@ -121,4 +160,5 @@ def test_behind_a_pooler_each_has_a_begin_and_a_commit(store, proxy):
     put_many(store, 50)
     assert 3 == round_trips(proxy, lambda: take(store, 50, worker="w1"))[0]
     assert 3 == round_trips(proxy, lambda: store.beat("w1"))[0]
+    assert (3, [None]) == round_trips(proxy, lambda: store.save_steps([(claimed[0], NewStep("a"))]))
     assert (3, []) == round_trips(proxy, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)

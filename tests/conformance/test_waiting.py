@@ -279,6 +279,16 @@ def test_steps_are_stored_under_the_lease(store: Any) -> None:
     assert len(store.steps(claimed.id)) == 2
 
 
+def test_of_steps_that_share_a_commit_those_without_a_lease_are_not_stored(store: Any) -> None:
+    held, lost, stale = put_and_take(store), put_and_take(store), put_and_take(store)
+    assert settle_one(store, lost, FAILED)
+    stale = msgspec.structs.replace(stale, token=stale.token ^ 1)  # another claim has this number, after a failover
+    steps = [NewStep("a", position=1), NewStep("b", position=2)]
+    errors = store.save_steps([(one, step) for step in steps for one in (held, lost, stale)])
+    assert [type(error) for error in errors] == [type(None), LeaseLost, LeaseLost] * 2
+    assert [[s.name for s in store.steps(one.id)] for one in (held, lost, stale)] == [["a", "b"], [], []]
+
+
 def test_jobs_and_signals_are_stored_with_their_step(store: Any) -> None:
     claimed, other = put_and_take(store), put_and_take(store)
     step = NewStep("a", follow_ups=(new_job("sub", origin=claimed.id),), signals=(NewSignal("go", "1"),))

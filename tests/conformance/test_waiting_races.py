@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -121,6 +121,54 @@ def test_more_waits_than_one_match_takes(store: Any, monkeypatch: Any, most: int
     assert sorted(found) == sorted([*ids(children), odd["run"].id])
     assert status(store, odd["hold"]) == Status.BLOCKED
     assert status(store, odd["cancel"]) == Status.CANCELLED
+
+
+def test_two_handles_match_signals_at_once(store: Any, open_store: Any) -> None:
+    other = open_store()
+    waiters = suspended(store, ["go", "on"] * 20)
+
+    def signal_and_claim(handle: Any, name: str) -> list[ClaimedJob]:
+        handle.signal(NewSignal(name, f'"{name}"'))
+        return take(handle)
+
+    found: list[ClaimedJob] = []
+    for some in at_once(lambda: signal_and_claim(store, "go"), lambda: signal_and_claim(other, "on")):
+        assert not isinstance(some, Exception), some
+        found += some
+    while some := take(store):
+        found += some
+    assert sorted(ids(found)) == sorted(ids(waiters))
+    assert sorted(step.value for c in waiters for step in store.steps(c.id)) == ["go"] * 20 + ["on"] * 20
+
+
+def suspended(store: Any, signals: Sequence[str]) -> list[ClaimedJob]:
+    """Jobs that wait for these, each for one, and of which no match has anything left to look at."""
+    put_many(store, len(signals))
+    claimed = take(store)
+    store.settle([(c, waiting_for(signal)) for c, signal in zip(claimed, signals, strict=True)])
+    assert take(store) == []
+    return claimed
+
+
+@pytest.mark.parametrize("most", [1, 7, 500])
+def test_more_jobs_wait_for_a_signal_than_one_match_takes(store: Any, monkeypatch: Any, most: int) -> None:
+    monkeypatch.setattr(matching, "MOST_MATCHED", most)
+    waiters = suspended(store, ["go"] * 20)
+    store.signal(NewSignal("go"))
+    assert sorted(one.id for _ in range(20) for one in take(store)) == sorted(ids(waiters))
+    assert store.counts(("status",)).rows == [{"status": "processing", "count": 20}]
+
+
+@pytest.mark.only("postgresql")
+def test_a_waiter_that_is_locked_is_let_go_later(store: Any, users: Any) -> None:
+    """Though its row is another one then."""
+    waiter, other = suspended(store, ["go", "go"])
+    users.execute("UPDATE treadle.ready SET priority = 9 WHERE id = %s", (waiter.id,))
+    store.signal(NewSignal("go"))
+    assert ids(take(store)) == [other.id]
+    assert take(store) == []
+    users.commit()
+    assert ids(take(store)) == [waiter.id]
 
 
 @pytest.mark.only("postgresql")

@@ -8,8 +8,10 @@ import time
 import pytest
 
 from tests.conformance.forking import fork_and, wait
-from tests.conformance.helpers import RETRIED, finish, put, put_and_take, settle_one
+from tests.conformance.helpers import RETRIED, finish, put, put_and_take, settle_one, take
+from tests.conformance.test_waiting import waiting_for
 from treadle.outcome import COMPLETED
+from treadle.waits import NewSignal
 
 LONG = 20
 """Seconds. A test waits this long only if something is broken."""
@@ -52,6 +54,19 @@ def test_an_enqueue_notifies(watch, open_store):
 @pytest.mark.needs("notices_commits")
 def test_an_enqueue_of_another_process_notifies(watch, store):
     assert 0 == wait(fork_and(lambda: put(store)))
+
+    assert notified(watch)
+
+
+@pytest.mark.needs("notices_commits")
+@pytest.mark.parametrize("wanted", [{"types": {"noop": None}}, {"queues": ("slow",)}, {"limit": 1}], ids=str)
+def test_a_signal_that_lets_more_go_than_its_claim_takes_notifies(store, watch, wanted):
+    put(store), put(store, "other")
+    store.settle([(claimed, waiting_for("go")) for claimed in take(store)])
+    assert [] == take(store)
+    store.signal(NewSignal("go"))
+    quiet(watch)
+    take(store, **wanted)
 
     assert notified(watch)
 

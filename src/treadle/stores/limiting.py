@@ -108,13 +108,12 @@ class LimitedClaim:
         """Come to the openings that are due: put back what is parked for keys with free places, as many of each queue
         and type as there are places. Return how many jobs."""
         tx = self._tx
-        rows = tx.execute(tx.sql.OPENINGS, {"now": tx.now, "most": MOST_OPENINGS}).fetchall()
-        locked = {(name, key): seq for seq, name, key, is_locked in rows if is_locked}
-        self.again = len(rows) == MOST_OPENINGS or any(not row[3] for row in rows)
+        rows = tx.execute(tx.sql.TAKE_OPENINGS, {"now": tx.now, "most": MOST_OPENINGS}).fetchall()
+        locked = {(name, key) for name, key, is_locked in rows if is_locked}
+        self.again = len(rows) == MOST_OPENINGS or not all(is_locked for _, _, is_locked in rows)
         self._measure(locked)
         free = {key: min(self._places[key], MOST_PARKED) for key in locked if self._uses[key].parked}
         queues = self._put_back({key: n for key, n in free.items() if n})
-        tx.execute(tx.sql.DELETE_OPENINGS, {"ids": as_json([row[0] for row in rows if row[3]])})
         add_openings(tx, [(key, tx.now if n == MOST_PARKED else self._next_at(key)) for key, n in free.items()])
         return queues
 
@@ -266,8 +265,8 @@ class LimitedClaim:
             rows += [(*key, full_at)] if rate else []
         self._spent |= starts.keys()
         if rows:
-            self._tx.execute(self._tx.sql.EMPTY_BUCKETS, {"keys": as_json(rows)})
-            self._tx.execute(self._tx.sql.ADD_BUCKETS, {"rows": as_json(rows)})
+            for statement in self._tx.sql.SET_BUCKETS:
+                self._tx.execute(statement, {"keys": as_json(rows)})
 
 
 def add_openings(tx: Transaction, openings: Iterable[tuple[Key, int | None]]) -> None:

@@ -29,6 +29,8 @@ class Claim(list[ClaimedJob]):
     """If they are fewer than asked for: when it is worth to claim again."""
     arrived: bool = False
     """Whether something has happened that may let other jobs go: it is to be matched."""
+    signalled: bool = False
+    """Whether that is a signal, as far as it is known."""
 
 
 class Paused(NamedTuple):

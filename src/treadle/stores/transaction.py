@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protoco
 from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.limits import Key
 from treadle.outcome import Outcome, OutcomeKind
+from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import Found
 from treadle.stores.rows import Claim, Due
@@ -178,3 +179,8 @@ def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | No
     run_at = None if outcome.kind is OutcomeKind.RELEASED else now + outcome.delay
     snoozed, parked = int(outcome.kind is OutcomeKind.SNOOZED), "wait" if outcome.waits else ""
     return run_at, outcome.charged, snoozed, outcome.suspicion, int(outcome.started), parked
+
+
+def step_row(id: str, tenant: str, s: NewStep, lease: int, attempt: int) -> tuple[object, ...]:
+    """A new step of a job, and the lease and the attempt of the run that did it, as ADD_STEPS takes it."""
+    return id, tenant, s.name, s.position, s.kind, s.value, s.arguments, lease, attempt, s.took

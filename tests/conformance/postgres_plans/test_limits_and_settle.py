@@ -43,11 +43,12 @@ def test_candidates_are_locked_leased_and_parked_by_their_ids(explain):
 
 
 def test_openings_are_found_by_their_time_and_key(explain):
-    check(explain(Transaction.sql.OPENINGS, {"now": LATER, "most": BATCH}))
+    check(explain(Transaction.sql.TAKE_OPENINGS, {"now": LATER, "most": BATCH}), 4 * BATCH)
     rows = json.dumps([(*key, LATER + 1, "limit:api") for key in SOME_KEYS])
     check(explain(Transaction.sql.ADD_OPENINGS, {"rows": rows, "now": LATER}))
     check(explain(Transaction.sql.NEXT_OPENING, {}))
-    check(explain(Transaction.sql.EMPTY_BUCKETS, {"keys": json.dumps(SOME_KEYS)}))
+    [statement] = Transaction.sql.SET_BUCKETS
+    check(explain(statement, {"keys": json.dumps([(*key, 1) for key in SOME_KEYS])}), 4 * BATCH)
 
 
 def test_rows_that_are_parked_for_keys_are_found_by_jumps(explain):

@@ -1,4 +1,4 @@
-"""Insert, claim, settle and beat in one round trip: one statement, which commits itself.
+"""Insert, claim, settle, steps, signals and beat in one round trip: one statement, which commits itself.
 
 That is how nearly all of them go. `None` says that this one is not as simple, and that nothing has happened, or nothing
 that the verb in `shared` would not do again.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,18 +16,21 @@ import msgspec
 from treadle import clock
 from treadle.clock import FIRST, LAST, SECOND
 from treadle.codec import as_json
-from treadle.errors import WorkerLost
+from treadle.errors import LeaseLost, WorkerLost
+from treadle.ids import is_id
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import COMPLETED
+from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import LOOKED_AT, Cursors
 from treadle.stores.postgres import at_once_sql as sql
 from treadle.stores.postgres.connection import Database
 from treadle.stores.postgres.insert_claim_settle import ORPHANED, fences, new_rows
-from treadle.stores.postgres.insert_claim_settle_sql import COMPLETE, DROP_ORPHANED_LEASES
+from treadle.stores.postgres.insert_claim_settle_sql import DROP_ORPHANED_LEASES
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import Claim, Count, Due, Flags, Settled
-from treadle.stores.transaction import LeaseOutcome
+from treadle.stores.transaction import LeaseOutcome, step_row
+from treadle.waits import NewSignal
 
 log = logging.getLogger("treadle")
 
@@ -36,7 +39,7 @@ AGAIN = Due(True, None, 0.0)
 
 _STATE = len(ClaimedJob.__struct_fields__) - 1  # `limited` is not read
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
-_decode_state = msgspec.json.Decoder(tuple[bool, bool, float, bool, int, int | None]).decode
+_decode_state = msgspec.json.Decoder(tuple[bool, bool, bool, float, bool, int, int | None]).decode
 _decode_flags = msgspec.json.Decoder(list[Flags]).decode
 _decode_workers = msgspec.json.Decoder(list[Count]).decode
 
@@ -61,58 +64,100 @@ def _has_date(job: NewJob) -> bool:
 
 
 def claim(database: Database, worker: str, request: ClaimRequest) -> Claim | None:
-    """Claim, if looks are cheap and nothing is in the way, such as a limit or a pause.
-
-    What has arrived has to be matched first: then this claims nothing, and says so.
-    """
+    """Claim, if looks are cheap and nothing is in the way, such as a limit or a pause."""
     cursors = database.cursors
     if request.lease_for is not None or not cursors.may_claim_at_once():
         return None
     found = database.write_at_once("claim", sql.CLAIM, _claim_row(cursors, worker, request)).fetchall()
-    ok, arrived, seconds, was_late, now, next_at = _decode_state(found[0][_STATE])
+    ok, arrived, signalled, seconds, was_late, now, next_at = _decode_state(found[0][_STATE])
     cursors.claimed_at_once(seconds, succeeded=ok)
     leased = [row for row in found if row[0] is not None]
     if not ok or (was_late and not leased):
         return None
-    if arrived:
-        nothing = Claim()
-        nothing.arrived = True
-        return nothing
     claimed = Claim(ClaimedJob(*row[:_STATE]) for row in leased if row[_PAYLOAD] is not None)
+    claimed.arrived, claimed.signalled = arrived, signalled
     if len(claimed) < len(leased):
         log.warning(ORPHANED, len(leased) - len(claimed))
         database.write_at_once("claim", DROP_ORPHANED_LEASES)
     if len(claimed) < request.limit:
         in_seconds = None if next_at is None else max(0.0, (next_at - now) / SECOND)
-        claimed.due = AGAIN if was_late else Due(False, next_at, in_seconds)
+        claimed.due = AGAIN if was_late else Due(arrived, next_at, in_seconds)
     return claimed
 
 
 def _claim_row(cursors: Cursors, worker: str, request: ClaimRequest) -> Mapping[str, Any]:
     return {
+        **_wanted(request),
         "worker": worker,
         "limit": request.limit,
-        "timeouts": None if request.types is None else as_json(request.types),
-        "queues": as_json(request.queues) if request.queues else None,
         "unlimited": cursors.known.unlimited,
         "looked_at": LOOKED_AT,
         "token": secrets.randbits(63),
     }
 
 
+def _wanted(request: ClaimRequest) -> Mapping[str, str | None]:
+    return {
+        "timeouts": None if request.types is None else as_json(request.types),
+        "queues": as_json(request.queues) if request.queues else None,
+    }
+
+
+def match_signals(database: Database, request: ClaimRequest, free: int, most: int) -> int:
+    """Let jobs go that wait for a signal that has arrived. `free`: as many of them as this worker can claim now. Return
+    how much of it is done: the rest is for `match`."""
+    row = {**_wanted(request), "free": free, "most": most}
+    done, let_go, *_ = database.write_at_once("claim", sql.MATCH_SIGNALS, row).fetchone()
+    database.cursors.stale = database.cursors.stale or let_go > 0
+    return int(done + let_go)
+
+
 def settle(database: Database, ended: Sequence[LeaseOutcome]) -> Settled | None:
     """Write completions from which nothing follows. If a lease is lost, the next settle finds what was written now."""
     if not ended or not all(map(_is_simple, ended)):
         return None
-    held = database.write_at_once("settle", COMPLETE, fences(ended))
-    return Settled(held.fetchone()[2], ended) if held.rowcount == len(ended) else None
+    statement, parameters = sql.COMPLETE_ALL, fences(ended)
+    if any(c.limited for c, _ in ended):
+        keyed = as_json([c.id for c, _ in ended if c.limited > 1])
+        statement, parameters = sql.COMPLETE_LIMITED, {**parameters, "keyed": keyed}
+    held, now = database.write_at_once("settle", statement, parameters).fetchone()
+    return Settled(now, ended) if held == len(ended) else None
 
 
 def _is_simple(one: LeaseOutcome) -> bool:
     claimed, outcome = one
-    if claimed.keyed or claimed.limited or claimed.batch is not None:
+    if claimed.keyed or claimed.batch is not None:
         return False
     return outcome is COMPLETED or outcome == COMPLETED
+
+
+def save_steps(database: Database, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None] | None:
+    """Store steps with which nothing else is stored, each if the lease of its run is still held."""
+    if any(step.follow_ups or step.signals or step.batches for _, step in done):
+        return None
+    parameters = {
+        "leases": as_json([(c.id, *c.fence) for c, _ in done]),
+        "ids": as_json([c.id for c, _ in done]),
+        "rows": as_json([(*step_row(c.id, c.tenant, step, c.number, c.attempt), c.token) for c, step in done]),
+    }
+    held = set(database.write_at_once("settle", sql.SAVE_STEPS, parameters).fetchall())
+    return [None if c.fence in held else LeaseLost(c.id, c.number) for c, _ in done]
+
+
+def steps(database: Database, id: str) -> Iterable[Any]:
+    return database.read_at_once("insert", PostgresStatements.STEPS, {"id": id}) if is_id(id) else ()
+
+
+def signal(database: Database, new: NewSignal) -> tuple[Any, ...] | None:
+    """Store a signal, if our role need not name a tenant first. None also if another one is stored just now."""
+    if database.scope is not None:
+        return None
+    row = {"tenant": new.tenant, "name": new.name, "value": new.value, "by": new.by}
+    stored = database.write_at_once(
+        "insert", sql.SIGNAL, {**row, "notices": as_json(database.notices({""}))}
+    ).fetchone()
+    database.cursors.stale = True
+    return None if stored is None else stored[:-1]
 
 
 def beat(database: Database, worker: str, stalled_for: int) -> tuple[int, list[Flags], list[Count]]:

@@ -1,6 +1,7 @@
 """PostgreSQL's SQL of the verbs that take one round trip, where nothing has to be decided in between."""
 
 from treadle.stores.postgres.insert_claim_settle_sql import (
+    COMPLETE,
     MOVE_TO_LEASES,
     NEW_JOBS,
     NEW_READY,
@@ -12,7 +13,7 @@ from treadle.stores.statements.parts import LEASE_COLUMNS
 
 _BEAT, _BEATS, _FLAGS = PostgresStatements.BEAT, PostgresStatements.BEATS, PostgresStatements.FLAGS_OF_WORKER
 _LIMITS_VERSION, _IS_ALIVE = PostgresStatements.LIMITS_VERSION, PostgresStatements.IS_ALIVE
-_ARRIVAL = PostgresStatements.NEXT_ARRIVAL
+_ARRIVAL = PostgresStatements.NEXT_ARRIVAL.replace("SELECT at", "SELECT at AS arrival, kind = 'signal' AS signalled")
 _NEXT_DUE = NEXT_DUE.replace(":limit", ":looked_at")
 
 # Store jobs that wait for nothing. The answer: when.
@@ -31,9 +32,9 @@ MOST_READ = 2_000
 """Jobs that it reads, if several ranges have due jobs: up to its limit of each."""
 
 # Look for ranges, and lease the most urgent jobs of the wanted ones, if nothing is in the way: limits, pauses, turns,
-# jobs that were not started in time, too many ranges, or something that may let waiting jobs go. Then nothing is
-# leased. The answer has ClaimedJob's columns and a state, the same in each row: whether none of the others was in the
-# way, whether that last one was, how long the look took, whether other claims were faster, when it was, and if there
+# jobs that were not started in time, or too many ranges. Then nothing is leased. The answer has ClaimedJob's columns
+# and in its first row a state: whether nothing was in the way, whether something has arrived that may let waiting
+# jobs go, whether that is a signal, how long the look took, whether other claims were faster, when it was, and if there
 # are fewer jobs than asked for, when to claim again, as `next_due` finds it. Without jobs, one row has the state.
 _IS_WANTED = """coalesce((SELECT CAST(:timeouts AS text)::jsonb) ? type, true)
        AND coalesce((SELECT CAST(:queues AS text)::jsonb) ? queue, true)"""
@@ -65,8 +66,8 @@ guard AS MATERIALIZED (
                                SELECT 1 FROM treadle.types t WHERE t.type = w.type AND t.fair <> '' LIMIT 1) t)
            AND NOT EXISTS (SELECT 1 FROM treadle.ready WHERE start_by <= :now AND parked <> 'key') AS ok,
            extract(epoch FROM clock_timestamp() - statement_timestamp()) AS seconds, arrival,
-           coalesce(arrival <= :now, false) AS arrived
-      FROM (SELECT ({_ARRIVAL}) AS arrival) a),
+           coalesce(arrival <= :now, false) AS arrived, coalesce(signalled, false) AS signalled
+      FROM (VALUES (1)) one LEFT JOIN ({_ARRIVAL}) a ON true),
 job AS MATERIALIZED (
     SELECT w.queue, w.type, w.priority
       FROM wanted w
@@ -79,7 +80,7 @@ start AS MATERIALIZED (
     SELECT w.queue, w.type, w.priority, w.ranges, CASE WHEN w.ranges = 1 THEN :limit ELSE (
            SELECT count(*) FROM job j
             WHERE j.queue = w.queue AND j.type = w.type AND j.priority = w.priority) END AS n
-      FROM wanted w WHERE (SELECT ok AND NOT arrived FROM guard)),"""
+      FROM wanted w WHERE (SELECT ok FROM guard)),"""
 _OF_RANGES = """
         SELECT p.ctid
           FROM start e
@@ -90,16 +91,103 @@ _OF_RANGES = """
                 ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p"""
 _STATE = f"""
 SELECT {LEASE_COLUMNS},
-       (SELECT json_build_array(ok, arrived, seconds, g.n < s.n, :now, CASE WHEN ok AND g.n < :limit THEN
+       CASE WHEN l.lease > (SELECT min(lease) FROM l) THEN NULL ELSE (
+        SELECT json_build_array(ok, arrived, signalled, seconds, g.n < s.n, :now, CASE WHEN ok AND g.n < :limit THEN
             least(arrival, (SELECT coalesce(min(run_at) FILTER (WHERE {_IS_WANTED}),
                                             CASE WHEN count(*) = :looked_at THEN max(run_at) END)
                               FROM ({_NEXT_DUE}) d)) END)::text
           FROM guard, (SELECT count(*) AS n FROM gone) g, (
-               SELECT coalesce(sum(n) FILTER (WHERE ranges > 1), 0) AS n FROM start) s)
+               SELECT coalesce(sum(n) FILTER (WHERE ranges > 1), 0) AS n FROM start) s) END
   FROM (VALUES (1)) one LEFT JOIN l ON true LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
- ORDER BY j.priority DESC, l.run_at, l.id
+ ORDER BY l.lease
 """
 CLAIM = MOVE_TO_LEASES.format(look=_LOOK, rows=_OF_RANGES) + _STATE
+
+# COMPLETE, which answers how many were held, and when.
+COMPLETE_ALL = COMPLETE.replace("SELECT lease, token,", "SELECT count(*),")
+# ... of which some ran under limits: their keys have free places, those of :keyed also keys for which jobs may be
+# parked, as RELEASE_LIMITS does it. (What a claim parks at this moment cannot be seen here.)
+COMPLETE_LIMITED = COMPLETE_ALL.replace(
+    "SELECT count(*),",
+    """, freed AS (
+    DELETE FROM treadle.lease_keys WHERE id = ANY(ARRAY(SELECT id FROM gone)) RETURNING id, name, key),
+opened AS (
+    INSERT INTO treadle.openings (name, key, at, held)
+    SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM freed
+     WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb)))
+SELECT count(*),""",
+)
+
+# Store steps, each if the lease of its run is still held: nobody can settle it until this is committed. The answer: the
+# numbers and tokens of those leases. :rows and :ids as ADD_STEPS and FORGIVE take them, but each step has the token of
+# its lease, too; :leases as LOCK_LEASES takes them.
+_IF_HELD = "WHERE ((e ->> 7)::bigint, (e ->> 10)::bigint) IN (SELECT lease, token FROM held)"
+_LOCK_LEASES = PostgresStatements.LOCK_LEASES.replace(":rows", ":leases")
+_FORGIVE = PostgresStatements.FORGIVE
+_ADD_STEPS = PostgresStatements.ADD_STEPS.replace("WHERE true", _IF_HELD)
+SAVE_STEPS = f"""
+WITH held AS MATERIALIZED ({_LOCK_LEASES}),
+forgiven AS ({_FORGIVE} AND (lease, token) IN (SELECT lease, token FROM held)),
+added AS ({_ADD_STEPS})
+SELECT lease, token FROM held
+"""
+
+# Store a signal, and notify the workers: the signal of that name that counts. None if another one is stored just now.
+_SIGNAL = PostgresStatements.SIGNAL
+_ADD_SIGNAL = PostgresStatements.ADD_SIGNAL.replace("RETURNING 1", "RETURNING name, value::text, tenant, who, at")
+SIGNAL = f"""
+WITH added AS ({_ADD_SIGNAL}),
+arrived AS (INSERT INTO treadle.arrivals (at, kind, tenant, what) SELECT at, 'signal', tenant, name FROM added)
+SELECT *, {_NOTIFY} FROM added
+ UNION ALL
+SELECT *, 0 FROM ({_SIGNAL}) s WHERE NOT EXISTS (SELECT 1 FROM added)
+"""
+
+# Let jobs go that wait for signals that have arrived, as MEET, ADD_STEPS and LET_GO do it: those that wait for nothing
+# else. (If such a wait ends before its job is locked, the job no longer waits, which is seen.) Notify the workers of
+# those that this one does not claim. The answer: how many arrivals and jobs. If a crash loses this, it is done again,
+# and the claim that follows waits for the disk: so this does not.
+MATCH_SIGNALS = f"""
+WITH taken AS MATERIALIZED (
+    SELECT ctid AS place, tenant, what, kind FROM treadle.arrivals WHERE at <= :now
+     ORDER BY at, seq LIMIT :most FOR UPDATE SKIP LOCKED),
+met AS MATERIALIZED (
+    SELECT w.place, w.id, t.tenant, w.step, s.value FROM taken t
+     CROSS JOIN LATERAL (SELECT value FROM treadle.signals q WHERE q.tenant = t.tenant AND q.name = t.what LIMIT 1) s
+     CROSS JOIN LATERAL (SELECT q.ctid AS place, q.id, q.step FROM treadle.waits q
+                          WHERE q.what = t.what AND q.tenant = t.tenant AND q.kind = 'signal' AND q.met = 0 OFFSET 0) w
+     WHERE t.kind = 'signal' AND (SELECT count(*) FROM (
+               SELECT 1 FROM treadle.waits q WHERE q.id = w.id AND q.tenant = t.tenant AND q.met = 0 LIMIT 2) q) = 1
+     LIMIT :most),
+gone AS (
+    UPDATE treadle.ready SET parked = '', updated_at = :now WHERE id = ANY(ARRAY(
+           SELECT id FROM treadle.ready WHERE id = ANY(ARRAY(SELECT id FROM met)) AND parked = 'wait'
+            ORDER BY id FOR UPDATE SKIP LOCKED)) AND parked = 'wait'
+    RETURNING id, type, queue),
+over AS MATERIALIZED (SELECT * FROM met WHERE id IN (SELECT id FROM gone)),
+meet AS (UPDATE treadle.waits SET met = 1 WHERE ctid = ANY(ARRAY(SELECT place FROM over))),
+step AS (
+    INSERT INTO treadle.steps
+           (id, tenant, name, position, kind, value, arguments, lease, attempt, started_at, ended_at)
+    SELECT id, tenant, step, (SELECT coalesce(max(position), 0) + 1 FROM treadle.steps p
+                               WHERE p.id = o.id AND p.tenant = o.tenant), 'signal', value, '', 0, 0, :now, :now
+      FROM over o
+        ON CONFLICT (id, tenant, name) DO UPDATE SET kind = excluded.kind, value = excluded.value,
+           lease = excluded.lease, attempt = excluded.attempt, ended_at = excluded.ended_at),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT 'blocked', type, queue, -count(*) FROM gone GROUP BY type, queue),
+done AS (
+    DELETE FROM treadle.arrivals WHERE ctid = ANY(ARRAY(
+        SELECT t.place FROM taken t WHERE t.kind = 'signal' AND NOT EXISTS (
+               SELECT 1 FROM treadle.waits q
+                WHERE q.what = t.what AND q.tenant = t.tenant AND q.kind = 'signal' AND q.met = 0
+                  AND q.ctid <> ALL(ARRAY(SELECT place FROM over)))))
+    RETURNING 1)
+SELECT (SELECT count(*) FROM done), (SELECT count(*) FROM gone), set_config('synchronous_commit', 'off', true), (
+       SELECT count(pg_notify('treadle', queue)) FROM (
+           SELECT DISTINCT queue FROM gone WHERE NOT ({_IS_WANTED}) OR (SELECT count(*) FROM gone) > :free) g)
+"""
 
 # Count up, and read the leases of this worker and the counts of the others: when, [[number, cancel, deadline], …],
 # [[id, beats, quiet_at], …]. No row: the worker was declared dead.

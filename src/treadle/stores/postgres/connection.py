@@ -190,6 +190,12 @@ class Database:
             return self.write(pool, lambda tx: tx.execute(statement, {**parameters, "now": tx.now}))
         return rows
 
+    def read_at_once(self, pool: str, statement: str, parameters: Mapping[str, Any]) -> Rows:
+        """Execute one statement that only reads, in one round trip."""
+        with suppress(CommitUnknown):
+            return self.write_at_once(pool, statement, parameters)
+        return self.read(pool, Transaction.execute, statement, parameters)
+
     def _alone(self, pool: str, statement: str, parameters: Mapping[str, Any]) -> Rows | None:
         if self.clock is None:
             statement = at_server_time(statement)

@@ -246,8 +246,8 @@ _WAITED_FOR = """e
      CROSS JOIN LATERAL (SELECT 1 FROM treadle.waits w WHERE w.what = e.id::text AND w.met = 0 LIMIT 1) w"""
 _ARRIVAL_OF = "CAST(:now AS bigint), 'ended', e.tenant, json_agg(e.id)::text"
 
-# Completed without a result, as most jobs are, and counted. The answer: the numbers and tokens of those that were held,
-# and when.
+# Completed without a result, as most jobs are, and counted. Where no job has ever waited for another, nothing is looked
+# for. The answer: the numbers and tokens of those that were held, and when.
 COMPLETE = f"""
 WITH gone AS (
     DELETE FROM treadle.leases
@@ -272,7 +272,8 @@ usage AS (
       FROM gone GROUP BY type, queue, tenant),
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
-    SELECT {_ARRIVAL_OF} FROM gone {_WAITED_FOR} GROUP BY e.tenant)
+    SELECT {_ARRIVAL_OF} FROM gone {_WAITED_FOR}
+     WHERE EXISTS (SELECT 1 FROM treadle.waits) GROUP BY e.tenant)
 SELECT lease, token, CAST(:now AS bigint) FROM gone
 """
 

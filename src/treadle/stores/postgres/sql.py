@@ -137,11 +137,15 @@ class PostgresStatements(Statements):
     # ---- limits
 
     UNIT = "chr(31)"
-    # Those to come to now, if no other transaction does, and whether their keys are locked by this.
-    OPENINGS = """
-    SELECT seq, name, key, pg_try_advisory_xact_lock(hashtextextended('treadle ' || name || chr(31) || key, 0))
-      FROM (SELECT seq, name, key FROM treadle.openings WHERE at <= :now
-             ORDER BY at LIMIT :most FOR UPDATE SKIP LOCKED) o
+    # Those to come to now, if no other transaction does, and whether their keys are locked by this: then they are gone.
+    TAKE_OPENINGS = """
+    WITH o AS MATERIALIZED (
+        SELECT place, name, key,
+               pg_try_advisory_xact_lock(hashtextextended('treadle ' || name || chr(31) || key, 0)) AS is_locked
+          FROM (SELECT ctid AS place, name, key FROM treadle.openings WHERE at <= :now
+                 ORDER BY at LIMIT :most FOR UPDATE SKIP LOCKED) p),
+    gone AS (DELETE FROM treadle.openings WHERE ctid = ANY(ARRAY(SELECT place FROM o WHERE is_locked)))
+    SELECT name, key, is_locked FROM o
     """
     # Park rows, which we have locked. [[id, what for], …]
     PARK_FOR = """
@@ -175,12 +179,17 @@ class PostgresStatements(Statements):
                               LIMIT least(pair.n, CAST(:most AS integer)) FOR UPDATE SKIP LOCKED) p))
     RETURNING queue
     """
-    _KEYS = Statements.KEYS
-    EMPTY_BUCKETS = f"""
-    DELETE FROM treadle.buckets WHERE ctid = ANY(ARRAY(
-        SELECT p.ctid FROM ({_KEYS}) e
-         CROSS JOIN LATERAL (SELECT ctid FROM treadle.buckets b WHERE b.name = e.name AND b.key = e.key OFFSET 0) p))
-    """
+    _KEYS, _ADD_BUCKETS = Statements.KEYS, Statements.ADD_BUCKETS
+    SET_BUCKETS = (
+        f"""
+        WITH gone AS (
+            DELETE FROM treadle.buckets WHERE ctid = ANY(ARRAY(
+                SELECT p.ctid FROM ({_KEYS}) e
+                 CROSS JOIN LATERAL (SELECT ctid FROM treadle.buckets b
+                                      WHERE b.name = e.name AND b.key = e.key OFFSET 0) p)))
+        {_ADD_BUCKETS}
+        """,
+    )
     # Leases have ended: their keys have free places. (Whether rows are parked for them is not known here: a claim that
     # parks one may not be committed yet.)
     RELEASE_LIMITS = (

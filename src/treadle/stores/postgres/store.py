@@ -15,6 +15,7 @@ from treadle.errors import BadConnection, BadOption, StoreRefused, StoreUnusable
 from treadle.filters import EVERYTHING, Filter
 from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
+from treadle.steps import NewStep, Step
 from treadle.stores.base import ClaimRequest
 from treadle.stores.postgres import at_once, diagnostics, roles, sql
 from treadle.stores.postgres import url as postgres_url
@@ -23,11 +24,13 @@ from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.notify import CHANNEL
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Beat, Claim, JobCounts, Settled
-from treadle.stores.shared import claim_settle, enqueue, liveness, search
+from treadle.stores.shared import claim_settle, enqueue, liveness, matching, search, waiting
+from treadle.stores.shared.steps import as_steps
 from treadle.stores.shared.store import SQLStore
 from treadle.stores.transaction import NOTHING, Insert
 from treadle.stores.transaction import Transaction as AnyTransaction
 from treadle.stores.user_connections import IDENTITY, identity, savepoint, wrap
+from treadle.waits import NewSignal, Signal
 
 
 class UserRows(list[tuple[Any, ...]]):
@@ -213,17 +216,31 @@ class PostgresStore(SQLStore[Database]):
     def claim(self, worker: str, request: ClaimRequest) -> Claim:
         with suppress(StoreRefused):  # by a row that was broken by hand, which the other way repairs
             claimed = at_once.claim(self.database, worker, request)
-            if claimed is not None and claimed.arrived and self.match():
-                claimed = at_once.claim(self.database, worker, request)
-            if claimed is not None and not claimed.arrived:
-                return claimed
+            if claimed is not None:
+                return self._claim_more(worker, request, claimed) if claimed.arrived else claimed
         return super().claim(worker, request)
+
+    def _match(self, request: ClaimRequest, claimed: Claim) -> int:
+        """Nearly always, a signal lets one job go, which waits for nothing else."""
+        free = request.limit - len(claimed)
+        most = matching.MOST_MATCHED
+        return (claimed.signalled and at_once.match_signals(self.database, request, free, most)) or self.match()
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
         with suppress(StoreRefused):  # as in a claim
             if settled := at_once.settle(self.database, ended):
                 return settled
         return super().settle(ended)
+
+    def _save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
+        return at_once.save_steps(self.database, done) or super()._save_steps(done)
+
+    def steps(self, id: str) -> list[Step]:
+        return as_steps(at_once.steps(self.database, id))
+
+    def signal(self, new: NewSignal, connection: Any = None) -> Signal:
+        stored = at_once.signal(self.database, new) if connection is None else None
+        return super().signal(new, connection) if stored is None else waiting.as_signal(stored)
 
     def beat(self, worker: str, time_left: Sequence[tuple[ClaimedJob, int]] = (), stalled_for: int = 0) -> Beat:
         now, leases, workers = at_once.beat(self.database, worker, stalled_for)

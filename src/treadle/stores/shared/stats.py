@@ -56,14 +56,16 @@ def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
         sum[1] += now - c.started_at
         sum[2] += c.started_at - c.run_at
     counted: Counter[tuple[str, str, str]] = Counter()
+    minute = now // MINUTE * 60
     usage: list[tuple[object, ...]] = []
     for (kind, due, type, queue, tenant), (runs, busy, waiting) in sums.items():
         if status := kind.final or (None if due else Status.BLOCKED):
             counted[status, type, queue] += runs
         if kind is not OutcomeKind.RELEASED:
             completed, failures = runs * (kind is OutcomeKind.COMPLETED), runs * (kind in UNSUCCESSFUL)
-            times = (t if 0 <= t < MOST else 0 for t in (busy, waiting))  # a time broken by hand is not counted
-            usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
+            busy = busy if 0 <= busy < MOST else 0  # a time broken by hand is not counted
+            waiting = waiting if 0 <= waiting < MOST else 0
+            usage.append((minute, type, queue, tenant, runs, completed, failures, busy, waiting))
     if counted:
         tx.execute(tx.sql.ADD_TALLIES, {"rows": as_json([(*key, n) for key, n in counted.items()])})
     if usage:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from treadle import clock, codec
 from treadle.codec import as_json
@@ -10,19 +11,15 @@ from treadle.errors import BadOption
 from treadle.ids import is_id
 from treadle.job import ClaimedJob
 from treadle.steps import Ended, NewStep, Step
-from treadle.stores.transaction import Transaction
+from treadle.stores.transaction import Transaction, step_row
 
 NewRow = tuple[str, str, NewStep, int, int]
 """The id and the tenant of a job, its new step, and the lease and the attempt of the run that did it."""
 
 
 def add_steps(tx: Transaction, steps: Sequence[NewRow]) -> None:
-    rows = [
-        (id, tenant, s.name, s.position, s.kind, s.value, s.arguments, lease, attempt, s.took)
-        for id, tenant, s, lease, attempt in steps
-    ]
-    if rows:
-        tx.execute(tx.sql.ADD_STEPS, {"rows": as_json(rows), "now": tx.now})
+    if steps:
+        tx.execute(tx.sql.ADD_STEPS, {"rows": as_json([step_row(*step) for step in steps]), "now": tx.now})
 
 
 def lock_held(tx: Transaction, claimed: Sequence[ClaimedJob]) -> set[tuple[int, int]]:
@@ -33,7 +30,10 @@ def lock_held(tx: Transaction, claimed: Sequence[ClaimedJob]) -> set[tuple[int, 
 
 def steps(tx: Transaction, id: str) -> list[Step]:
     """The stored steps of a job, in the order in which they were stored."""
-    rows = tx.execute(tx.sql.STEPS, {"id": id}) if is_id(id) else ()
+    return as_steps(tx.execute(tx.sql.STEPS, {"id": id}) if is_id(id) else ())
+
+
+def as_steps(rows: Iterable[Any]) -> list[Step]:
     return [
         Step(
             name=name,

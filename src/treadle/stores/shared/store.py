@@ -194,12 +194,18 @@ class SQLStore(ABC, Generic[D]):
 
     def claim(self, worker: str, request: ClaimRequest) -> Claim:
         claimed = self.move("claim", claim_settle.claim, worker, request)
-        if claimed.arrived and self.match() and len(claimed) < request.limit:
-            rest = msgspec.structs.replace(request, limit=request.limit - len(claimed))
-            more = self.move("claim", claim_settle.claim, worker, rest)
+        return self._claim_more(worker, request, claimed) if claimed.arrived else claimed
+
+    def _claim_more(self, worker: str, request: ClaimRequest, claimed: Claim) -> Claim:
+        """Match what has arrived, and claim what that lets go."""
+        if self._match(request, claimed) and len(claimed) < request.limit:
+            more = self.claim(worker, msgspec.structs.replace(request, limit=request.limit - len(claimed)))
             claimed.extend(more)
             claimed.due = more.due
         return claimed
+
+    def _match(self, request: ClaimRequest, claimed: Claim) -> int:
+        return self.match()
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
         if not ended:
@@ -311,12 +317,15 @@ class SQLStore(ABC, Generic[D]):
 
     def save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
         try:
-            return self.database.write("settle", claim_settle.save_steps, done)
+            return self._save_steps(done)
         except Exception as error:
             is_of_one = not isinstance(error, StoreBusy) or any(map(claim_settle.may_have_waited, done))
             if len(done) == 1 or isinstance(error, StoreUnusable) or not is_of_one:
                 return [error] * len(done)
             return [self.save_steps([one])[0] for one in done]
+
+    def _save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
+        return self.database.write("settle", claim_settle.save_steps, done)
 
     ends = reads("read", steps.ends)
     steps = reads("read", steps.steps)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -144,7 +145,9 @@ def signal(tx: Transaction, new: NewSignal) -> Signal:
 def get_signal(tx: Transaction, name: str, tenant: str = "") -> Signal | None:
     tx.act_for(tenant)
     row = tx.execute(tx.sql.SIGNAL, {"tenant": tenant, "name": name}).fetchone()
-    if row is None:
-        return None
+    return None if row is None else as_signal(row)
+
+
+def as_signal(row: tuple[Any, ...]) -> Signal:
     name, value, tenant, by, at = row
     return Signal(name=name, value=codec.decode(value), tenant=tenant, by=by, at=clock.moment(at))

@@ -122,8 +122,11 @@ class SQLiteStatements(Statements):
     # ---- limits
 
     UNIT = "char(31)"
-    # Those to come to now.
-    OPENINGS = "SELECT seq, name, key, 1 FROM treadle_openings WHERE at <= :now ORDER BY at LIMIT :most"
+    # Those to come to now, which are gone then.
+    TAKE_OPENINGS = """
+    DELETE FROM treadle_openings WHERE seq IN (
+        SELECT seq FROM treadle_openings WHERE at <= :now ORDER BY at LIMIT :most) RETURNING name, key, 1
+    """
     # Park rows. [[id, what for], …]
     PARK_FOR = """
     UPDATE treadle_ready AS r SET parked = e.value ->> 1 FROM json_each(:rows) e WHERE r.id = e.value ->> 0
@@ -151,8 +154,9 @@ class SQLiteStatements(Statements):
          WHERE j.key < pair.n)
     RETURNING queue
     """
-    EMPTY_BUCKETS = (
-        "DELETE FROM treadle_buckets WHERE (name, key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:keys))"
+    SET_BUCKETS: tuple[str, ...] = (
+        "DELETE FROM treadle_buckets WHERE (name, key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:keys))",
+        from_postgres(Statements.ADD_BUCKETS),
     )
     # Leases have ended: their keys have free places. Only keys for which rows are parked need an opening.
     RELEASE_LIMITS: tuple[str, ...] = (

@@ -1,6 +1,6 @@
 """What holds jobs back: limits and pauses."""
 
-from treadle.stores.statements.parts import STUCK, THESE
+from treadle.stores.statements.parts import STUCK
 
 
 class Control:
@@ -68,7 +68,7 @@ class Control:
     # [[name, key, full_at], …]
     ADD_BUCKETS = """
         INSERT INTO treadle.buckets (name, key, full_at)
-        SELECT e ->> 0, e ->> 1, (e ->> 2)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+        SELECT e ->> 0, e ->> 1, (e ->> 2)::bigint FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e
     """
     # Of keys for which rows are parked, unless there is one to come. [[name, key, at, what for], …]
     ADD_OPENINGS = """
@@ -97,7 +97,6 @@ class Control:
          WHERE NOT EXISTS (SELECT 1 FROM treadle.leases l
                             WHERE l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease)
     """
-    DELETE_OPENINGS = f"DELETE FROM treadle.openings WHERE seq = {THESE}".replace("::uuid", "::bigint")
     NEXT_OPENING = "SELECT min(at) FROM treadle.openings"
     # Nothing of this key starts before.
     HOLD_KEY = """
