@@ -22,6 +22,7 @@ from tests.conformance.helpers import (
     enlist,
     limit,
     new_job,
+    put,
     put_and_take,
 )
 from tests.conformance.keyed_jobs import DEBOUNCE, REJECT, REPLACE, STARTED, call, keyed
@@ -40,7 +41,7 @@ from treadle.outcome import CANCELLED, RELEASED, UNSTARTED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
 from treadle.stores.base import ClaimRequest, TypePolicy
-from treadle.stores.shared import keys, manage
+from treadle.stores.shared import claim_settle, keys, manage
 
 THROTTLE = {"mode": "throttle", "period": 0.2}
 RULES = [{}, STARTED, REPLACE, REPLACE | STARTED, DEBOUNCE, DEBOUNCE | STARTED, THROTTLE, REJECT, REJECT | STARTED]
@@ -226,13 +227,17 @@ def handles(open_store):
     assert deadlocks(ours.url) == before
 
 
-def while_others_wait(ours: Any, theirs: Callable[[], object], keys_of: list[Any], then_lock: Any) -> None:
-    """Lock the keys of jobs; when the other caller waits for one of them, lock another job."""
+def while_others_wait(
+    ours: Any, theirs: Callable[[], object], keys_of: list[Any], then_lock: Any, first: Any = None
+) -> None:
+    """Lock the keys of jobs, or the `first` job; when the other caller waits for one of them, lock another job."""
     waiting = "SELECT 1 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = %s"
     other = threading.Thread(target=theirs)
 
     def steps(tx: Any) -> None:
         keys.lock(tx, [job.id for job in keys_of])
+        if first is not None:
+            manage.lock_job(tx, first.id)
         other.start()
         with closing(psycopg.connect(ours.url, autocommit=True)) as watcher:
             eventually(lambda: watcher.execute(waiting, [watcher.info.dbname]).fetchall())
@@ -264,6 +269,32 @@ def test_a_handlers_transaction_that_waits_for_the_key_of_a_follow_up_has_not_de
 
     while_others_wait(ours, complete, [holder], claimed)
     assert Status.COMPLETED is ours.get(claimed.id).status
+
+
+@pytest.mark.only("postgresql")
+def test_a_rescue_that_waits_for_a_lease_has_locked_no_other(handles, clock):
+    ours, theirs = handles
+    lost, stuck = put_and_take(ours, enlist(ours)), put_and_take(ours, lease_for=SECOND)
+    ours.database.write("other", lambda tx: tx.execute(tx.sql.UNREGISTER, {"worker": "w1", "beats": None}))
+    clock.advance(2)
+
+    while_others_wait(ours, theirs.rescue, [], stuck, first=lost)
+    assert [ours.get(job.id).status for job in (lost, stuck)] == [Status.PENDING] * 2
+
+
+@pytest.mark.only("postgresql")
+def test_the_chore_of_limits_waits_for_no_bucket_that_a_claim_changes(handles, clock):
+    ours, theirs = handles
+    ours.publish([TypePolicy(type="rated", limits=as_json(LIMITS))])
+    put_and_take(ours, type="rated")
+    clock.advance(60)  # the bucket is full again
+    put(ours, "rated")
+
+    def steps(tx: Any) -> None:
+        assert len(claim_settle.claim(tx, "", ClaimRequest(limit=1))) == 1
+        theirs.open_limits()
+
+    ours.database.write("claim", steps)
 
 
 @pytest.mark.only("postgresql")

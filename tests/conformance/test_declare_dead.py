@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.conformance.helpers import (
@@ -18,6 +20,8 @@ from tests.conformance.helpers import (
 from treadle.errors import WorkerLost
 from treadle.job import Status, Suspicion
 from treadle.outcome import COMPLETED
+from treadle.stores.shared import liveness
+from treadle.stores.shared.liveness import MOST_RETURNED
 
 
 def test_the_job_of_a_worker_that_was_declared_dead_is_returned_and_its_attempt_counts(store):
@@ -223,3 +227,28 @@ def test_a_worker_that_is_gone_can_be_declared_dead_again_for_leases_left_in_its
 
     assert 1 == store.declare_dead("w1", "gone")
     assert Status.PENDING == store.get(claimed.id).status
+
+
+@pytest.mark.parametrize("how", ["declare_dead", "rescue"])
+def test_very_many_leases_are_returned_in_several_transactions(store, monkeypatch, how):
+    """The last ones are not alone: many ran when their worker died."""
+    enlist(store)
+    put_many(store, MOST_RETURNED + 1)
+    while take(store, 100, "w1"):
+        pass
+    sizes: list[int] = []
+    settle_held = liveness.settle_held
+
+    def counted(tx: Any, ended: Any) -> Any:
+        sizes.append(len(ended))
+        return settle_held(tx, ended)
+
+    monkeypatch.setattr(liveness, "settle_held", counted)
+    if how == "rescue":
+        assert MOST_RETURNED + 1 == store.rescue(silent_for=-1)
+    else:
+        assert MOST_RETURNED + 1 == store.declare_dead("w1", "crash")
+    assert [MOST_RETURNED, 1] == sizes
+    again = take(store, 2 * MOST_RETURNED)
+    assert {Suspicion.SUSPECTED} == {c.suspicion for c in again}
+    assert MOST_RETURNED + 1 == len(again)

@@ -89,6 +89,17 @@ def test_dedupe_keys_are_released_by_job_id(explain, held):
     check(explain(hot.RELEASE_KEYS, {"ids": json.dumps([id for id, _ in held]), "now": 0}))
 
 
+def test_a_rescue_reads_leases_and_never_all_jobs(explain):
+    """It is a chore of every worker. Nothing is stuck, as a rule."""
+    row = {"grace": RECLAIM_AFTER, "now": LATER, "worker": "w1"}
+    for name in ("STUCK_IDS", "DELETE_ORPHANED_LEASES", "DEAD_LEASEHOLDERS", "LEASES_OF_WORKER"):
+        plan = explain(getattr(Transaction.sql, name), row)
+        assert {"leases"} >= set(plan.sequential), plan
+        assert plan.rows <= 3 * RUNNING, plan
+    some = explain.connection.execute(f"SELECT id::text FROM treadle.leases LIMIT {BATCH}").fetchall()
+    check(explain(Transaction.sql.STUCK_LEASES, {**row, "ids": json.dumps([id for [id] in some])}), MOST + BATCH)
+
+
 def test_waits_for_jobs_that_have_ended_are_found_by_what_they_wait_for(explain):
     """One job waits for all of them, as a fan-in does."""
     child = waiting(explain, 1)

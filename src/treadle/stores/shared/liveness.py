@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,6 +20,15 @@ from treadle.stores.transaction import LeaseOutcome, Transaction
 
 DRIFT = 2 * SECOND
 """A deadline may differ that much from what its owner's clock says: it is not written again at every beat."""
+MOST_RETURNED = 500
+"""Leases that one transaction settles for a worker: on SQLite others wait for it."""
+
+
+class Returned(NamedTuple):
+    """How many leases were settled, and what is left for other transactions."""
+
+    number: int
+    rest: Sequence[LeaseOutcome] = ()
 
 
 def register(tx: Transaction, worker: WorkerRow) -> None:
@@ -77,7 +87,7 @@ def extend(tx: Transaction, claimed: ClaimedJob, until: int) -> ClaimedJob:
     return msgspec.structs.replace(claimed, deadline=deadline)
 
 
-def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
+def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> Returned:
     return _settled(tx, [(c, UNSTARTED) for c in _leases_of(tx, worker) if c.number in numbers])
 
 
@@ -89,13 +99,14 @@ def declare_dead(
     beats: int | None = None,
     started: Collection[int] | None = None,
     outside: bool = False,
-) -> int:
-    """Delete a worker's row and its leases together: from now on it cannot claim or settle."""
+) -> Returned:
+    """Delete a worker's row and its leases together: from now on it cannot claim or settle. (If it has very many, it
+    can settle the rest until that is returned, too.)"""
     if not worker:  # a lease taken by hand has only its deadline
-        return 0
+        return Returned(0)
     gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
     if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}) is not None:
-        return 0  # it has beaten since: it is alive
+        return Returned(0)  # it has beaten since: it is alive
     return _settled(tx, _crashed(tx, worker, reason, started, outside=outside))
 
 
@@ -109,18 +120,29 @@ def _crashed(
     return [(c, crashed.get(c.number, UNSTARTED)) for c in leases]
 
 
-def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
+def rescue(tx: Transaction, *, silent_for: int | None = None) -> Returned:
     if silent_for is not None:
         tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
     dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]
-    rescued = _settled(tx, [one for worker in dead for one in _crashed(tx, worker, "its worker was lost")])
-    stuck = tx.execute(tx.sql.STUCK_LEASES, {"grace": RECLAIM_AFTER, "now": tx.now}).fetchall()
-    rescued += _settled(tx, [(c, _stuck(c)) for c in (decode_claimed(row[0]) for row in stuck)])
+    lost = _settled(tx, [one for worker in dead for one in _crashed(tx, worker, "its worker was lost")])
+    # Only now: who waits for a lease has locked none that comes after it.
+    stuck = Returned(0) if lost.rest else _settled(tx, [(c, _stuck(c)) for c in _stuck_leases(tx)])
     tally(tx, tx.delete_orphaned_leases(Status.PROCESSING))
-    return rescued
+    return Returned(lost.number + stuck.number, [*lost.rest, *stuck.rest])
 
 
-def _settled(tx: Transaction, ended: Sequence[LeaseOutcome]) -> int:
+def _stuck_leases(tx: Transaction) -> list[ClaimedJob]:
+    when = {"grace": RECLAIM_AFTER, "now": tx.now}
+    ids = [id for (id,) in tx.execute(tx.sql.STUCK_IDS, when)]
+    rows = tx.execute(tx.sql.STUCK_LEASES, {**when, "ids": as_json(ids)}) if ids else ()
+    return [decode_claimed(row[0]) for row in rows]
+
+
+def _settled(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Returned:
+    return Returned(settle_some(tx, ended[:MOST_RETURNED]), ended[MOST_RETURNED:])
+
+
+def settle_some(tx: Transaction, ended: Sequence[LeaseOutcome]) -> int:
     """How many of these leases were still held: their owner may have been faster."""
     return len(settle_held(tx, ended)) if ended else 0
 

@@ -45,7 +45,7 @@ from treadle.stores.shared import (
     waiting,
     web_records,
 )
-from treadle.stores.shared.verbs import moves, reads, writes
+from treadle.stores.shared.verbs import moves, reads, returns, writes
 from treadle.stores.transaction import Connections, Insert, KeysLocked, Steps, Transaction
 from treadle.waits import NewSignal, Signal
 
@@ -250,9 +250,9 @@ class SQLStore(ABC, Generic[D]):
     register = writes("other", liveness.register)
     beat = writes("beat", liveness.beat)
     cancelled = reads("settle", liveness.cancelled)
-    release_unheld = moves("settle", liveness.release_unheld)
-    declare_dead = moves("other", liveness.declare_dead)
-    rescue = moves("other", liveness.rescue)
+    release_unheld = returns("settle", liveness.release_unheld)
+    declare_dead = returns("other", liveness.declare_dead)
+    rescue = returns("other", liveness.rescue)
     workers = reads("read", read.workers)
 
     # Manage

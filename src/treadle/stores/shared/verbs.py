@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from treadle.stores.shared.liveness import MOST_RETURNED, Returned, settle_some
 from treadle.stores.transaction import Connections, Steps
 
 if TYPE_CHECKING:
@@ -40,5 +41,16 @@ def moves(pool: str, steps: Steps[P, T]) -> Verb[P, T]:
 
     def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return store.move(pool, steps, *args, **kwargs)
+
+    return verb
+
+
+def returns(pool: str, steps: Steps[P, Returned]) -> Verb[P, int]:
+    """A verb that settles leases for a worker, in several transactions if there are many."""
+
+    def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> int:
+        number, rest = store.move(pool, steps, *args, **kwargs)
+        chunks = (rest[at : at + MOST_RETURNED] for at in range(0, len(rest), MOST_RETURNED))
+        return number + sum(store.move(pool, settle_some, some) for some in chunks)
 
     return verb

@@ -81,10 +81,13 @@ class Control:
                                                WHERE o.name = n.name AND o.key = n.key), 0) > :now)
     """
     RUNNING_BY_LIMIT = "SELECT name, count(*) FROM treadle.lease_keys GROUP BY name"
-    # Buckets that are full say nothing, and so do tokens that were given back to them.
+    # Buckets that are full say nothing, and so do tokens that were given back to them. A claim deletes them in another
+    # order: those that it has locked are left to it.
     PRUNE_BUCKETS = """
-        DELETE FROM treadle.buckets AS b WHERE coalesce(full_at, (
-            SELECT max(n.full_at) FROM treadle.buckets n WHERE n.name = b.name AND n.key = b.key), 0) < :now
+        DELETE FROM treadle.buckets WHERE seq IN (
+            SELECT seq FROM treadle.buckets b WHERE coalesce(full_at, (
+                SELECT max(n.full_at) FROM treadle.buckets n WHERE n.name = b.name AND n.key = b.key), 0) < :now
+               FOR UPDATE SKIP LOCKED)
     """
     # Whether there is anything to prune, or to come to.
     HAS_LIMITS = """

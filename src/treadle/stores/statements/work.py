@@ -92,7 +92,9 @@ class Work:
         """
     LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
     LEASE_OF_JOB = f"{_LEASES} WHERE l.id = CAST(:id AS uuid)"
-    STUCK_LEASES = f"{_LEASES} WHERE {STUCK} FOR UPDATE OF l SKIP LOCKED"
+    STUCK_LEASES = f"{_LEASES} WHERE l.id = {THESE} AND {STUCK} FOR UPDATE OF l SKIP LOCKED"
+    # Which those are. In one statement with the above, a planner that expects many of them would read all jobs.
+    STUCK_IDS = f"SELECT l.id::text FROM treadle.leases l WHERE {STUCK}"
     DEAD_LEASEHOLDERS = """
         SELECT DISTINCT worker FROM treadle.leases l
          WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
@@ -123,10 +125,10 @@ class Work:
           JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint
                                  AND f.token = (e ->> 2)::bigint AND f.status = e ->> 3
         """
-    # Leases of jobs that were deleted by hand: there is nothing left to run.
+    # Leases of jobs that were deleted by hand: there is nothing left to run. (No join, which might read all jobs.)
     DELETE_ORPHANED_LEASES = """
         DELETE FROM treadle.leases AS l
-         WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = l.id AND j.tenant = l.tenant)
+         WHERE (SELECT 1 FROM treadle.jobs j WHERE j.id = l.id AND j.tenant = l.tenant) IS NULL
         RETURNING type, queue
     """
     SAVE_PROGRESS = """
