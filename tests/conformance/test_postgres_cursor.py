@@ -71,6 +71,22 @@ def test_a_claim_continues_where_the_last_one_ended(begun):
     assert [] == take(ours)
 
 
+def test_what_others_have_taken_of_many_types_is_taken_from_behind_it(open_store, time):
+    """A claim has read ahead. Others take the same jobs."""
+    ours, theirs = open_store(), open_store()
+    jobs = ours.insert([new_job(f"type-{n % 50}") for n in range(600)])
+    taken = take(ours, 40)
+    assert ids(jobs[:40]) == ids(taken)
+
+    others = take(theirs, 80)
+    assert ids(jobs[40:120]) == ids(others)
+    taken += take(ours, 40)
+    while some := [*take(ours, 70), *take(theirs, 70)]:
+        taken += some
+
+    assert sorted(ids(jobs)) == sorted(ids([*taken, *others]))
+
+
 def give_back(theirs, claimed, clock):
     assert settle_one(theirs, claimed[0], RELEASED)
     return claimed[0].id

@@ -81,6 +81,8 @@ class Head(NamedTuple):
     after: Position
     """The jobs after this are still to be found."""
     range: ReadyRange
+    known: Sequence[Position] = ()
+    """Its next jobs, as far as they were read, if there are more behind them."""
 
 
 Candidate = tuple[int, str, ReadyRange]
@@ -162,9 +164,10 @@ class ClaimOrder:
 
     def merge(self, batch: Sequence[Head], starts: Sequence[RangeStart]) -> list[Candidate]:
         """The most urgent jobs of these ranges that have a free slot. The rest of the ranges comes later."""
-        candidates = [(run_at, id, h.range) for h, start in zip(batch, starts, strict=True) for run_at, id in start.due]
-        more = [len(start.due) >= self.rows and h.at[0] <= self.now for h, start in zip(batch, starts, strict=True)]
-        unread = [start.due[-1] for start, has_more in zip(starts, more, strict=True) if has_more]
+        rows = self.rows
+        candidates = [(at, id, h.range) for h, start in zip(batch, starts, strict=True) for at, id in start.due[:rows]]
+        more = [len(start.due) >= rows and h.at[0] <= self.now for h, start in zip(batch, starts, strict=True)]
+        unread = [start.due[rows - 1] for start, has_more in zip(starts, more, strict=True) if has_more]
         others = [head.at for head in self._heap[:1] if head.urgency == batch[0].urgency]
         certain = min([*unread, *others], default=_FOREVER)
         if len(batch) > 1:
@@ -185,7 +188,8 @@ class ClaimOrder:
         taken = bisect_right(start.due, after)
         if taken < len(start.due):
             after = START if head.range.fair else after  # who is next is not a matter of age
-            self._push(Head(head.urgency, start.due[taken], after, head.range))
+            known = start.due[taken:] if has_more else ()
+            self._push(Head(head.urgency, start.due[taken], after, head.range, known))
         elif has_more:
             self.passed(head, after)
         elif start.lower is not None:
@@ -214,7 +218,7 @@ class ClaimOrder:
             self._push(head)
 
     def _push(self, head: Head) -> None:
-        if self._slots.has(head.range.type):
+        if not self._slots or self._slots.has(head.range.type):
             heapq.heappush(self._heap, head)
         else:
             self._full.append(head)
@@ -348,7 +352,7 @@ class Cursors:
     def kept(self, request: ClaimRequest) -> ClaimOrder | None:
         """The order that claims for the same types and queues go on with; None: look first."""
         last = self._request
-        if last is None or self.look_first():
+        if last is None or self._cost <= CHEAP or self.look_first():
             return None
         same = (last.types is request.types or last.types == request.types) and last.queues == request.queues
         return self._order if same else None

@@ -11,6 +11,7 @@ import secrets
 from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -45,6 +46,10 @@ from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
 from treadle.stores.turns import TurnReader, found_by_turns, served
 
+AHEAD = 8
+"""How many claims of many ranges one read is good for, about."""
+MOST_AHEAD = 4_000
+"""Jobs that are read at once for that."""
 MOST_BEHIND = 3
 """Times that a claim goes on by turns though others were faster."""
 
@@ -58,7 +63,7 @@ _COLUMNS = attrgetter(
 )
 _EXPIRED = len(ClaimedJob.__struct_fields__) - 1  # `limited` is not read
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
-_decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
+_decode_starts = msgspec.json.Decoder(list[RangeStart]).decode
 _decode_expired = msgspec.json.Decoder(list[tuple[str, int]]).decode
 _decode_pauses = msgspec.json.Decoder(list[PauseRow]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
@@ -218,8 +223,7 @@ class Transitions(Transaction):
             jobs = served(order, jobs, self.cursors.turn) if order.turns else jobs
             keyed = self._lease_fitting(limited, worker, request, order, jobs) if limited and jobs else []
             plain = [job for job in jobs if not (limited and limited.has_keys(job[2].type))]
-            starts = _starts_of([job for job in plain if not job[2].fair], batch)
-            in_order = self._lease_ranges(worker, request, starts) if starts else []
+            in_order = self._lease_in_order(worker, request, batch, [job for job in plain if not job[2].fair])
             return [*keyed, *in_order, *self._lease_by_turns(worker, request, order, plain)]
         # Nearly always: nothing to merge, so nothing to read first.
         is_due = head.at[0] <= self.now
@@ -253,14 +257,40 @@ class Transitions(Transaction):
         return sorted(claimed, key=lambda job: turns[job.id])
 
     def _read_starts(self, batch: Sequence[Head], order: ClaimOrder, *, reads_only: bool = False) -> list[RangeStart]:
-        ranges = [(*head.range[:3], *head.after) for head in batch if not head.range.fair]
-        row = {"ranges": as_json(ranges), "now": self.now, "limit": order.rows}
-        rows = self.execute(sql.READ_RANGES, row) if ranges else ()
-        starts = [RangeStart(_decode_due(due), lower) for due, lower in rows]
+        in_order = [head for head in batch if not head.range.fair]
+        starts = self._read_ahead(in_order, order) if in_order else []
         if len(starts) == len(batch):
             return starts
         turns = TurnReader(self, order, self.cursors.turn, self.cursors.paused.tenants)
         return turns.starts(batch, starts, reads_only=reads_only)
+
+    def _read_ahead(self, heads: Sequence[Head], order: ClaimOrder) -> list[RangeStart]:
+        """Of many ranges, more jobs are read than this claim needs: a range costs more than its jobs. Others may take
+        them before a later claim does, which gets those behind them. But what limits allow is seen job by job."""
+        enough = order.rows
+        reads = [self._limited is not None or len(head.known) < enough for head in heads]
+        ranges = [(*head.range[:3], *head.after) for head in compress(heads, reads)]
+        most = 0 if self._limited else min(AHEAD * enough, MOST_AHEAD // max(1, len(ranges)))
+        row = {"ranges": as_json(ranges), "now": self.now, "limit": max(enough, most)}
+        read = iter(_decode_starts(self.value(sql.READ_RANGES, row)) if ranges else ())
+        return [
+            next(read) if is_read else RangeStart(list(head.known), None)
+            for head, is_read in zip(heads, reads, strict=True)
+        ]
+
+    def _lease_in_order(
+        self, worker: str, request: ClaimRequest, batch: Sequence[Head], jobs: Sequence[Candidate]
+    ) -> list[ClaimedJob]:
+        """Lease these jobs, if they are of many ranges: to name them costs less than to look for the next one of each.
+        Others may have taken some of them by now. Then, or of few ranges, lease the next jobs of each range."""
+        starts = _starts_of(jobs, batch)
+        if self._short or 2 * len(starts) < len(jobs):
+            return self._lease_ranges(worker, request, starts) if starts else []
+        ids = as_json([id for _, id, _ in jobs])
+        claimed = self._lease(worker, request, [range for range, _, _ in starts], {"ids": ids}) if jobs else []
+        if len(claimed) < len(jobs):
+            self._short += starts
+        return claimed
 
     def _lease_ranges(
         self, worker: str, request: ClaimRequest, starts: Sequence[tuple[ReadyRange, int, Position]]

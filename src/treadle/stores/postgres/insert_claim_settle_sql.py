@@ -78,23 +78,23 @@ SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text, paused.
               UNION ALL SELECT queue, type, priority, NULL, NULL, true FROM fair) pair ON true
 """
 
-# The next :limit due jobs of ranges and, where there are fewer, the next lower priority.
+# The next :limit due jobs of ranges and, where there are fewer, the next lower priority: [[[[run_at, id], …], priority
+# or null], …], as one text, because a row for each range costs more.
 # [[queue, type, priority, run_at, id], …]: after this run_at and id.
 READ_RANGES = """
-SELECT due.jobs, CASE WHEN due.n < :limit THEN (
+SELECT json_agg(json_build_array(due.jobs, CASE WHEN due.n < :limit THEN (
            SELECT r.priority FROM treadle.ready r
             WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority AND r.parked = ''
-            ORDER BY r.priority DESC LIMIT 1) END
+            ORDER BY r.priority DESC LIMIT 1) END) ORDER BY e.ordinality)::text
   FROM (SELECT ordinality, v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority,
                (v ->> 3)::bigint AS run_at, (v ->> 4)::uuid AS id
           FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) WITH ORDINALITY a (v, ordinality)) e
  CROSS JOIN LATERAL (
-       SELECT coalesce(json_agg(json_build_array(d.run_at, d.id)), '[]')::text AS jobs, count(*) AS n FROM (
+       SELECT coalesce(json_agg(json_build_array(d.run_at, d.id)), '[]') AS jobs, count(*) AS n FROM (
            SELECT r.run_at, r.id FROM treadle.ready r
             WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
               AND (r.run_at, r.id) > (e.run_at, e.id) AND r.parked = ''
             ORDER BY r.run_at, r.id LIMIT :limit) d) due
- ORDER BY e.ordinality
 """
 
 # The priority below this one.
@@ -130,13 +130,11 @@ LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock")
 
 # Lock waiting jobs that no other transaction has, and that are not paused: their ids, tenants, subjects and, as JSON,
 # what their payloads have at :paths.
-LIMIT_VALUES = """
+LIMIT_VALUES = f"""
 SELECT r.id::text, r.tenant, j.subject, (
            SELECT json_agg(j.payload #> ARRAY(SELECT jsonb_array_elements_text(p.v)) ORDER BY p.n)::text
              FROM jsonb_array_elements(CAST(:paths AS text)::jsonb) WITH ORDINALITY p (v, n))
-  FROM (SELECT p.* FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb) e (id)
-         CROSS JOIN LATERAL (SELECT * FROM treadle.ready q WHERE q.id = e.id::uuid LIMIT 1 FOR UPDATE SKIP LOCKED) p
-        OFFSET 0) r
+  FROM (SELECT * FROM treadle.ready q WHERE q.id = {THESE} FOR UPDATE SKIP LOCKED) r
  CROSS JOIN LATERAL (SELECT subject, payload FROM treadle.jobs q WHERE q.id = r.id AND q.tenant = r.tenant LIMIT 1) j
  WHERE r.parked IN ('', 'fair') AND NOT EXISTS (
        SELECT 1 FROM treadle.pauses p
@@ -209,11 +207,11 @@ INSERT_LEASES = MOVE_TO_LEASES.format(look="", rows=_IN_RANGES) + _LEASED
 INSERT_LEASES_OF = (
     MOVE_TO_LEASES.format(
         look="",
-        rows="""
-        SELECT p.ctid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb) e (id)
-         CROSS JOIN LATERAL (SELECT ctid, queue, type FROM treadle.ready r
-                              WHERE r.id = e.id::uuid AND r.parked IN ('', 'fair') LIMIT 1 FOR UPDATE SKIP LOCKED) p
-         WHERE p.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND p.type <> ALL(ARRAY(SELECT type FROM paused))""",
+        rows=f"""
+        SELECT r.ctid FROM treadle.ready r
+         WHERE r.id = {THESE} AND r.parked IN ('', 'fair')
+           AND r.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND r.type <> ALL(ARRAY(SELECT type FROM paused))
+           FOR UPDATE SKIP LOCKED""",
     )
     + _LEASED
 )
