@@ -9,6 +9,7 @@ from tests.conformance.helpers import (
     FAILED,
     HOUR,
     MINUTE,
+    RETRIED,
     SECOND,
     everything,
     finish,
@@ -21,7 +22,9 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle.job import Status
+from treadle.log_lines import NewLine
 from treadle.outcome import CANCELLED, COMPLETED
+from treadle.steps import NewStep
 
 ALL = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
@@ -88,6 +91,33 @@ def test_a_pruned_job_leaves_nothing_behind(store, clock, by_hand):
 
     tables = ("jobs", "ready", "leases", "finished", "attempts", "dedupe")
     assert [0] * 6 == [by_hand(f"SELECT count(*) FROM treadle_{table}")[0][0] for table in tables]
+
+
+def with_history(store, outcome):
+    """A job that waited for another, and has steps, lines and attempts."""
+    parent = finish(store, COMPLETED)
+    claimed = put_and_take(store, after=(parent.id,))
+    store.save_steps([(claimed, NewStep("a"))])
+    store.save_logs([(claimed, [NewLine(1, ago=0, level="INFO", message="hello")])])
+    assert settle_one(store, claimed, RETRIED)
+    (again,) = take(store)
+    assert settle_one(store, again, outcome)
+    return parent.id, claimed.id
+
+
+def test_the_history_of_a_job_is_pruned_with_it_and_that_of_others_stays(store, clock, by_hand):
+    with_history(store, COMPLETED)
+    _, kept = with_history(store, FAILED)
+    with_history(store, COMPLETED)
+    clock.now += DAY
+
+    assert 5 == store.prune((Status.COMPLETED,), HOUR, 100)
+
+    history = {
+        table: {str(id) for (id,) in by_hand(f"SELECT id FROM treadle_{table}")}
+        for table in ("jobs", "finished", "attempts", "steps", "logs", "waits")
+    }
+    assert history == {table: {kept} if table != "waits" else set() for table in history}  # what it waited for is gone
 
 
 def test_pruning_an_old_job_leaves_the_key_to_its_new_holder(store, clock):

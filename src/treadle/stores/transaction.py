@@ -132,6 +132,11 @@ class Transaction(ABC):
         """Release the dedupe keys of jobs that have ended; their successors wait no longer. Return the jobs whose keys
         other transactions have locked: those are not released."""
 
+    @abstractmethod
+    def prune(self, old: Mapping[str, Any]) -> Moved:
+        """Delete some jobs that ended long ago, with all of their rows. Return what they were, and how many: this is
+        still to be tallied."""
+
     def delete_orphaned_leases(self, counted_as: Status) -> Moved:
         """Delete the leases of jobs that were deleted by hand."""
         gone = Counter(self.execute(self.sql.DELETE_ORPHANED_LEASES).fetchall())

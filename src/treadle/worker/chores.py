@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -26,6 +27,10 @@ log = logging.getLogger("treadle")
 PRUNED = (Status.COMPLETED, Status.CANCELLED)
 """What is pruned by default. A failed job stays until a person has looked at it."""
 CHUNK, PAGE = 500, 100
+OLD = 1_000
+"""Jobs that are pruned in one transaction, which takes SQLite about 4 ms."""
+PAUSE = 0.005
+"""Seconds between two of them: a thread or process that only just ended a transaction would be the first to begin."""
 
 
 async def do_chores(app: Treadle, every: float) -> None:
@@ -109,10 +114,11 @@ def reconcile(store: Store, types: Mapping[str, JobType]) -> int:
 
 def prune(store: Engine, statuses: Sequence[Status], age: float) -> Generator[int]:
     """Delete jobs that ended more than `age` seconds ago, in small transactions: others can write in between."""
-    while deleted := store.prune(statuses, clock.seconds(age), CHUNK):
+    while deleted := store.prune(statuses, clock.seconds(age), OLD):
         yield deleted
-        if deleted < CHUNK:
+        if deleted < OLD:
             return
+        time.sleep(PAUSE)
 
 
 def expire(store: Engine) -> int:

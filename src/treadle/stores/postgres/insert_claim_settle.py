@@ -357,6 +357,9 @@ class Transitions(Transaction):
             return ()
         return [row[0] for row in self.execute(sql.UNRELEASED_KEYS, these)]
 
+    def prune(self, old: Mapping[str, Any]) -> Moved:
+        return self.execute(PostgresStatements.PRUNE, old).fetchall()
+
     def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
         run_at, charged, snoozed, suspicion, started, parked = requeued(self.now, o)
         failure = o.kind if o.kind in UNSUCCESSFUL else None

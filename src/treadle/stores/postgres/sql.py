@@ -307,11 +307,32 @@ class PostgresStatements(Statements):
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
     # of them.)
     PRUNABLE = f"""
-    SELECT id::text, status, type, queue FROM treadle.finished f
+    SELECT id, status, type, queue FROM treadle.finished f
      WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
        AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
        AND {UNTHROTTLED} AND {UNNEEDED}
      ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
+    """
+    # The ids to prune, if there are attempts of jobs between the first and last of them; and so on for other tables.
+    _IN_ATTEMPTS = """(SELECT ids::uuid[] FROM old_ids WHERE (
+             SELECT id FROM treadle.attempts WHERE id >= (SELECT ids[1]::uuid FROM old_ids) ORDER BY id LIMIT 1)
+             <= ids[cardinality(ids)]::uuid)::uuid[]"""
+    _IN_STEPS, _IN_LOGS = _IN_ATTEMPTS.replace("attempts", "steps"), _IN_ATTEMPTS.replace("attempts", "logs")
+    _IN_WAITS = _IN_ATTEMPTS.replace("attempts", "waits")
+    _IN_WHATS = _IN_WAITS.replace(" id ", " what ").replace("uuid", "text")
+
+    # Delete jobs that ended long ago, with all of their rows: what they were, and how many.
+    PRUNE = f"""
+    WITH old AS MATERIALIZED ({PRUNABLE}),
+         old_ids AS MATERIALIZED (SELECT array_agg(id ORDER BY id) AS ids FROM old),
+         of_finished AS (DELETE FROM treadle.finished WHERE id = ANY((SELECT ids FROM old_ids)::uuid[])),
+         of_jobs AS (DELETE FROM treadle.jobs WHERE id = ANY((SELECT ids FROM old_ids)::uuid[])),
+         of_attempts AS (DELETE FROM treadle.attempts WHERE id = ANY({_IN_ATTEMPTS})),
+         of_steps AS (DELETE FROM treadle.steps WHERE id = ANY({_IN_STEPS})),
+         of_logs AS (DELETE FROM treadle.logs WHERE id = ANY({_IN_LOGS})),
+         of_waits AS (
+             DELETE FROM treadle.waits WHERE id = ANY({_IN_WAITS}) OR (what = ANY({_IN_WHATS}) AND kind <> 'signal'))
+    SELECT status, type, queue, count(*) FROM old GROUP BY 1, 2, 3
     """
     PRUNE_USAGE = """
     DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -213,27 +212,23 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 
 
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
-    web_records.prune(tx)  # it may wait for others, so it comes before all that others may wait for
     until = tx.now - before
-    ended = {
-        "statuses": as_json(statuses),
-        "before": until,
-        "oldest": first_id_of(until),
-        "limit": limit,
-        "now": tx.now,
-    }
-    rows = tx.execute(tx.sql.PRUNABLE, ended).fetchall() if statuses else []
+    ended = {"before": until, "oldest": first_id_of(until), "limit": limit, "now": tx.now}
+    pruned = tx.prune({**ended, "statuses": as_json(statuses)})
+    tally(tx, [(status, type, queue, -n) for status, type, queue, n in pruned])
+    return sum(row[3] for row in pruned)
+
+
+def prune_records(tx: Transaction, before: int | None, limit: int) -> None:
+    """Delete what is kept for a while, whatever happens to jobs; and batches, unless they are kept forever."""
+    web_records.prune(tx)  # it may wait for others, so it comes before all that others may wait for
     old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
     tx.execute(tx.sql.PRUNE_USAGE, old)
     tx.execute(tx.sql.PRUNE_KEYS, {"now": tx.now, "limit": limit})
     tx.execute(tx.sql.PRUNE_BACKLOG, old)
     tx.execute(tx.sql.PRUNE_SIGNALS, {"before": tx.now - SIGNAL_DAYS * DAY, "limit": limit})
-    if statuses:
-        batches.prune(tx, until, limit)
-    if rows:
-        _erase(tx, [row[0] for row in rows])
-        tally(tx, [(*key, -n) for key, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
-    return len(rows)
+    if before is not None:
+        batches.prune(tx, tx.now - before, limit)
 
 
 def _finish_waiting(tx: Transaction, job: Job, status: Status, error: str | None) -> None:

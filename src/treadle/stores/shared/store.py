@@ -15,7 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import msgspec
 
 from treadle.errors import CommitUnknown, JobNotFound, LeaseLost, StoreBusy, StoreRefused, StoreUnusable
-from treadle.job import ClaimedJob, Job, NewJob
+from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.outcome import Outcome
 from treadle.schedule import NewSchedule
 from treadle.steps import NewStep
@@ -288,7 +288,12 @@ class SQLStore(ABC, Generic[D]):
         return database.write("other", backlog.sample, database.read("read", stats.queue_stats))
 
     complete = moves("other", manage.complete)
-    prune = writes("other", manage.prune)
+
+    def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
+        pruned = self.database.write("other", manage.prune, statuses, before, limit) if statuses else 0
+        if pruned < limit:  # the last chunk
+            self.database.write("other", manage.prune_records, before if statuses else None, limit)
+        return pruned
 
     # Limits
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterable, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import compress, groupby
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -326,6 +326,18 @@ class Transitions(Transaction):
         if not self.cursors.stale:  # else the next claim looks anyway
             self.cursors.stale = woken.rowcount > 0
         return ()
+
+    def prune(self, old: Mapping[str, Any]) -> Moved:
+        found = self.execute(sql.PRUNABLE_IDS, old).fetchall()
+        if not found:
+            return ()
+        moved, ids, first, last = zip(*((row[:4], row[4][1:-1], *row[5:]) for row in found), strict=True)
+        these = {"ids": f"[{','.join(ids)}]", "first": min(first), "last": max(last)}
+        has_history = self.execute(sql.HAS_HISTORY, these).fetchone()
+        history = self.sql.DELETE_ATTEMPTS, self.sql.DELETE_STEPS, self.sql.DELETE_LOGS, self.sql.DELETE_WAITS
+        for statement in (self.sql.DELETE_FINISHED, self.sql.DELETE_JOBS, *compress(history, has_history)):
+            self.execute(statement, these)
+        return moved
 
     def _requeue(self, ended: Iterable[LeaseOutcome]) -> None:
         rows = as_json([(c.id, *requeued(self.now, o)) for c, o in ended])

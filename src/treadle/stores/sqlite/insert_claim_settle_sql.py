@@ -270,3 +270,19 @@ RELEASE_KEYS = (
 # Several reads of one moment, in a transaction or not.
 SAVEPOINT = "SAVEPOINT treadle"
 RELEASE = "RELEASE treadle"
+
+# ---- prune
+
+_PRUNABLE = SQLiteStatements.PRUNABLE
+# Jobs that ended long ago, by what they were: how many, their ids, and the first and the last of those.
+PRUNABLE_IDS = f"""
+SELECT status, type, queue, count(*), json_group_array(id), min(id), max(id) FROM ({_PRUNABLE}) GROUP BY 1, 2, 3
+"""
+# Whether there are attempts, steps, logs and waits of jobs between two ids: a look at each costs less than to delete.
+HAS_HISTORY = """
+SELECT EXISTS (SELECT 1 FROM treadle_attempts WHERE id BETWEEN :first AND :last),
+       EXISTS (SELECT 1 FROM treadle_steps WHERE id BETWEEN :first AND :last),
+       EXISTS (SELECT 1 FROM treadle_logs WHERE id BETWEEN :first AND :last),
+       EXISTS (SELECT 1 FROM treadle_waits WHERE id BETWEEN :first AND :last)
+       OR EXISTS (SELECT 1 FROM treadle_waits WHERE what BETWEEN :first AND :last)
+"""

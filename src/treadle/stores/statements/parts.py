@@ -51,9 +51,10 @@ UNTHROTTLED = """
 """
 
 # A finished job `f` that no other job still waits for, or has waited for and not ended yet: that may read its result.
+# As a value, not as NOT EXISTS: PostgreSQL may plan that as a join which reads all waits.
 UNNEEDED = """
-    NOT EXISTS (SELECT 1 FROM treadle.waits w WHERE w.what = f.id::text AND w.kind <> 'signal' AND NOT EXISTS (
-        SELECT 1 FROM treadle.finished e WHERE e.id = w.id AND e.tenant = w.tenant))
+    (SELECT w.id FROM treadle.waits w WHERE w.what = f.id::text AND w.kind <> 'signal' AND NOT EXISTS (
+        SELECT 1 FROM treadle.finished e WHERE e.id = w.id AND e.tenant = w.tenant) LIMIT 1) IS NULL
 """
 
 # The tenants of a range by turns: from the one after :last on, and around to :last; a jump over the index for each.
