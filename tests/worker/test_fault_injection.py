@@ -62,7 +62,7 @@ PARTS = [
     Point(WORKER + "worker.Worker._claim"),
     Point(WORKER + "worker.Worker._until"),
     Point(WORKER + "executor.Executor.start"),
-    Point(WORKER + "executor.Executor._slots_for"),
+    Point(WORKER + "executor.Executor.prepare"),
     Point(WORKER + "executor.Executor._check_timeout"),
     Point(WORKER + "executor.AsyncSlots.put"),
     Point(WORKER + "executor.AsyncSlots._wake"),

@@ -42,7 +42,7 @@ def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> No
     store: Any = OutForAMoment()
 
     async def beat_twice() -> None:
-        heartbeat = Heartbeat(store, 3.0, list, Inflight.create(1), Parts())
+        heartbeat = Heartbeat(store, 3.0, list, list, Inflight.create(1), Parts())
         heartbeat.start()
         assert await asyncio.to_thread(store.second.wait, 30)
         assert await heartbeat.news.get() == Beat({"": 1}, {})

@@ -1,4 +1,4 @@
-"""Runs claimed jobs in slots: start → put → execute → end.
+"""Runs claimed jobs in slots: prepare → start → put → execute → end.
 
 `Executor.start` puts an attempt into the inbox of the slots that it needs. A slot is a task on the event loop, a
 thread, or a thread with a child process. It takes an attempt from the inbox and executes it: it notes the start in a
@@ -16,7 +16,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,44 +42,58 @@ class Executor:
     """Puts each attempt into a slot of the kind that it needs, and watches its timeout."""
 
     def __init__(
-        self, app: Treadle, concurrency: int, attempts: Attempts, parts: Parts, state: Mapping[str, Any]
+        self,
+        app: Treadle,
+        concurrency: int,
+        attempts: Attempts,
+        parts: Parts,
+        state: Mapping[str, Any],
+        report: Callable[[Sequence[ClaimedJob]], None],
     ) -> None:
         new_child = partial(Child, app, attempts.cells)
         self._has_lifespan = bool(app.registry.lifespans)
         self._of_app = app.store, app.redactor, app._step_saver, state, app.registry.result
         self._attempts = attempts
         self._parts = parts
+        self._hooks, self._report = app.hooks, report
         self._loop = asyncio.get_running_loop()
         self._async_slots = AsyncSlots(attempts, app.tracing, parts)
         self._thread_slots = ThreadSlots(attempts, app.tracing, parts, concurrency)
         self._process_slots = ThreadSlots(attempts, app.tracing, parts, concurrency, new_child)
+        self._slots: Mapping[str, AsyncSlots | ThreadSlots] = {
+            "async": self._async_slots,
+            "thread": self._thread_slots,
+            "process": self._process_slots,
+        }
         # Many suspects at once could be what killed the worker, and each costs the start of a process.
         self._suspect_slots = ThreadSlots(attempts, app.tracing, parts, os.cpu_count() or 1, new_child)
 
-    def start(self, claimed: ClaimedJob, job_type: JobType) -> bool:
-        """Put a claimed job into a slot. If there can be none now, release the job, and return False."""
+    def prepare(self, claimed: ClaimedJob, job_type: JobType) -> RunningAttempt:
+        """The attempt of a claimed job. It is in flight from now on."""
         attempt = RunningAttempt(Run(claimed, *self._of_app), job_type)
         if claimed.number in self._attempts.running:
             self._attempts.give_up_stale(claimed.number)
         self._attempts.running[claimed.number] = attempt
-        slots = self._slots_for(claimed, job_type)
-        if (timeout := job_type.timeout) is not None:
-            self._attempts.timed[claimed.number] = attempt
-            if slots is not self._async_slots:
-                self._check_after(timeout, attempt, timeout)
-        try:
-            slots.put(attempt)
-        except Exception as error:  # no thread can be started: this is not the job's fault
-            log.warning("job %s (%s) cannot be started now, and is released: %s", claimed.id, claimed.type, error)
-            self._attempts.end(attempt, UNSTARTED)
-        return not attempt.ended
+        return attempt
 
-    def _slots_for(self, claimed: ClaimedJob, job_type: JobType) -> AsyncSlots | ThreadSlots:
-        if claimed.suspicion and can_run(job_type):
-            return self._suspect_slots
-        if job_type.run == "process":
-            return self._process_slots
-        return self._async_slots if job_type.run == "async" else self._thread_slots
+    def start(self, attempts: Sequence[RunningAttempt]) -> bool:
+        """Put attempts into slots. If there can be none now, release the job, and return False."""
+        if self._hooks.any:
+            self._report([attempt.run.claimed for attempt in attempts])
+        for attempt in attempts:
+            claimed, job_type = attempt.run.claimed, attempt.job_type
+            slots = self._suspect_slots if claimed.suspicion and can_run(job_type) else self._slots[job_type.run]
+            if (timeout := job_type.timeout) is not None:
+                self._attempts.timed[claimed.number] = attempt
+                if slots is not self._async_slots:
+                    self._check_after(timeout, attempt, timeout)
+            try:
+                slots.put(attempt)
+            except Exception as error:  # no thread can be started: this is not the job's fault
+                text = "job %s (%s) cannot be started now, and is released: %s"
+                log.warning(text, claimed.id, claimed.type, error, extra=claimed.about)
+                self._attempts.end(attempt, UNSTARTED)
+        return not any(attempt.ended for attempt in attempts)
 
     def _check_after(self, seconds: float, attempt: RunningAttempt, timeout: float) -> None:
         check = self._check_timeout, attempt, timeout

@@ -44,14 +44,21 @@ class Heartbeat(threading.Thread):
 
     Each beat vouches for the leases of `time_left`: if the database's clock steps, their deadlines follow. It puts into
     `news` what it found: this worker's leases, or that this worker was declared dead. It also asks the event loop for
-    an answer. While there is none, the worker claims nothing, and each beat says that it is stalled.
+    an answer. While there is none, the worker claims nothing, each beat says that it is stalled, and what `give_up`
+    names is released: jobs that wait for a slot.
 
     No clocks are compared: a worker is dead if its count did not change during three successful beats of this one.
     After an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
     """
 
     def __init__(
-        self, store: Engine, every: float, time_left: Callable[[], TimeLeft], inflight: Inflight, parts: Parts
+        self,
+        store: Engine,
+        every: float,
+        time_left: Callable[[], TimeLeft],
+        give_up: Callable[[], Collection[int]],
+        inflight: Inflight,
+        parts: Parts,
     ) -> None:
         super().__init__(name="treadle-heartbeat", daemon=True)
         self._inflight = inflight
@@ -61,6 +68,7 @@ class Heartbeat(threading.Thread):
         self._store = store
         self._every = every
         self._time_left = time_left
+        self._give_up = give_up
         self._stopping = threading.Event()
         self._seen: dict[str, tuple[int, int]] = {}
         """The count of each worker, and for how many beats it has not changed."""
@@ -117,6 +125,8 @@ class Heartbeat(threading.Thread):
         stalled_for = self._stalled_for()
         if stalled_for > BLOCKED_SECONDS:
             self._end(f"its event loop was blocked for {stalled_for:.0f} s")
+        if stalled_for and (unstarted := self._give_up()):
+            self._store.release_unheld(self.worker, unstarted)
         beat = self._store.beat(self.worker, self._time_left(), clock.seconds(stalled_for))
         for worker in self._stood_still(beat):
             returned = self._store.declare_dead(worker, "its worker stopped beating", beats=beat.workers[worker])

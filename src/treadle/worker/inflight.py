@@ -100,6 +100,9 @@ class Attempts:
         """Attempts that timed out in a thread, or whose lease a failover lost. Their slots are still taken."""
         self.unsettled = 0
         """The number of outcomes that are not committed yet."""
+        self.ended_total = 0
+        self.on_room: Callable[[], None] | None = None
+        """Called when a slot or a cell may be free, while claimed jobs wait for one."""
         self.claiming = False
         """Whether there may be leases that are not in `running` yet."""
         self.changed, self._any_ended = asyncio.Event(), asyncio.Event()
@@ -192,6 +195,7 @@ class Attempts:
             self._ended.append((claimed, outcome))
             self._any_ended.set()  # first: outcomes go before the claim that fills their slots
             self.unsettled += 1
+            self.ended_total += 1
             if outcome is not None and outcome.otherwise is not None:
                 self.joined[claimed.number] = attempt
             elif outcome is not None:
@@ -199,6 +203,8 @@ class Attempts:
                 if self._reports_all or outcome.kind is not OutcomeKind.COMPLETED:
                     self._report(attempt, outcome)
         self.changed.set()
+        if self.on_room is not None:
+            self.on_room()
 
     def report_joined(self, written: Iterable[tuple[ClaimedJob, Outcome]]) -> None:
         """Count and log those of `joined` that a settle has written."""
@@ -259,6 +265,8 @@ class Attempts:
         self._settling = []
         self.unsettled = len(self._ended) + len(self._aside)
         self.changed.set()
+        if self.on_room is not None:
+            self.on_room()
 
     def _settle_again(self) -> None:
         self._ended, self._aside = [*self._ended, *self._aside], []

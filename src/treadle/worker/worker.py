@@ -28,6 +28,7 @@ from treadle.settings import at_least_one
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Due
 from treadle.worker import host
+from treadle.worker.ahead import Ahead
 from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
 from treadle.worker.firing import fire_schedules
@@ -149,10 +150,13 @@ class Worker:
         self._wakeup = Wakeup(self.store)
         self._hooks = HookDispatcher(self.app.hooks, self.store.now, self._parts.fail_from_thread)
         self._attempts = Attempts(self._inflight, self.outcomes, self._parts, self._health)
-        self._executor = Executor(self.app, self.concurrency, self._attempts, self._parts, self._lifespans.state)
+        shared = self._attempts, self._parts
+        self._executor = Executor(self.app, self.concurrency, *shared, self._lifespans.state, self._hooks.started)
         self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
         self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
-        self._heartbeat = Heartbeat(self.store, self._every, self._attempts.time_left, self._inflight, self._parts)
+        self._ahead = Ahead(*shared, self._free, self._executor.start, allowed=self._max_jobs is None)
+        duties = self._attempts.time_left, self._ahead.give_up
+        self._heartbeat = Heartbeat(self.store, self._every, *duties, self._inflight, self._parts)
         try:
             await self._register_in_time()
             await self._wakeup.open()
@@ -205,6 +209,7 @@ class Worker:
         self._parts.stopping()
         self.app._wakers.discard(self._wakeup.wake)
         self._wakeup.hint.set()
+        self._ahead.release()
         self._attempts.changed.set()
         deadline = time.monotonic() + grace + STOP_SECONDS
         try:
@@ -308,6 +313,8 @@ class Worker:
         if quiet != self._quiet:
             self._quiet = quiet
             log.info("worker %s %s", self.name, "is quiet, and finishes what runs" if quiet else "claims again")
+            if quiet:
+                self._ahead.release()
             self._attempts.changed.set()
 
     async def _register_again(self, worker: str) -> None:
@@ -337,21 +344,31 @@ class Worker:
             self._wakeup.hint.clear()
             self._attempts.claiming = True
             claimed = await self._claim(free)
-            if self.app.hooks.any:
-                self._hooks.started(claimed)
-            started = [self._executor.start(job, self._types[job.type]) for job in claimed]
+            attempts = [self._executor.prepare(job, self._types[job.type]) for job in claimed]
+            if self._ahead.is_on:
+                started = self._ahead.add(attempts, may_wait=not self._stopping and not self._quiet)
+            else:
+                started = self._executor.start(attempts)
             self._attempts.claiming = False
-            # Handlers that never wait have ended after this, and their slots are free again.
-            await asyncio.sleep(0 if all(started) else PAUSE)
+            self._ahead.is_on = len(claimed) == free or bool(self._ahead.waiting)
+            # Handlers that never wait have ended after this, and their slots are free again. If a claim goes ahead of
+            # them, they run during that.
+            if not started or self._room() <= 0:
+                await asyncio.sleep(0 if started else PAUSE)
             if claimed.due is not None and not self._stopping:
                 await self._until(claimed.due)
 
     def _room(self) -> int:
-        """The number of jobs that may be claimed: one per free slot, unless too many are not settled yet."""
-        if self._attempts.unsettled > self.concurrency:
-            return 0
-        free = self.concurrency - len(self._attempts.running) - len(self._attempts.given_up)
-        return free if self._max_jobs is None else min(free, self._max_jobs - self.claimed_total)
+        """The number of jobs that may be claimed."""
+        free = self._free()
+        room = self._ahead.room(free) if self._ahead.is_on else free
+        return room if self._max_jobs is None else min(room, self._max_jobs - self.claimed_total)
+
+    def _free(self) -> int:
+        """Free slots, unless too many outcomes are unsettled: each has a cell, and so has what runs."""
+        executing = len(self._attempts.running) - len(self._ahead.waiting)
+        slots = self.concurrency - executing - len(self._attempts.given_up)
+        return min(slots, 2 * self.concurrency - executing - self._attempts.unsettled)
 
     async def _claim(self, limit: int) -> Claim:
         request = ClaimRequest(limit=limit, types=self._timeouts, queues=self.queues)
