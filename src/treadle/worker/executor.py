@@ -207,6 +207,9 @@ class AsyncSlots:
 class ThreadSlots:
     """Slots that are threads: one per attempt that runs, at most `limit`. Each stays.
 
+    They share an inbox. To wake a thread for each attempt would cost more than a short handler: a thread that takes an
+    attempt wakes the next one only if there are more, and takes the next by itself if it is first.
+
     With `new_child`, each thread has a child process and waits for it; without, it runs the handler itself.
     """
 
@@ -224,7 +227,10 @@ class ThreadSlots:
         self._tracing = tracing
         self._limit = limit
         self._new_child = new_child
-        self._inbox: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
+        self._inbox: deque[RunningAttempt] = deque()
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._waking = False
+        """Whether a thread is being woken that has not looked at the inbox yet."""
         self.threads: list[threading.Thread] = []
 
     def put(self, attempt: RunningAttempt) -> None:
@@ -233,7 +239,10 @@ class ThreadSlots:
             thread = threading.Thread(target=self._run_thread, name=f"treadle-slot-{len(self.threads)}", daemon=True)
             thread.start()
             self.threads.append(thread)
-        self._inbox.put(attempt)
+        self._inbox.append(attempt)
+        if not self._waking:
+            self._waking = True
+            self._wakes.put(None)
 
     def _run_thread(self) -> None:
         try:
@@ -245,7 +254,18 @@ class ThreadSlots:
         child = self._new_child() if self._new_child else None
         run = child.run if child else self._run_in_thread
         run = run if self._tracing is None else partial(traced, self._tracing, run)
-        while (attempt := self._inbox.get()) is not None:
+        while not self._closed.is_set():
+            try:
+                attempt = self._inbox.popleft()
+            except IndexError:
+                self._wakes.get()
+                self._waking = False
+                continue
+            # Have one more thread look at the inbox. Two at once may wake one too many, never one too few: whoever adds
+            # to the inbox does so before it looks at `_waking`, and a thread clears that before it looks at the inbox.
+            if self._inbox and not self._waking:
+                self._waking = True
+                self._wakes.put(None)
             outcome = self._execute(run, attempt)
             try:
                 self._attempts.end_from_thread(attempt, outcome)
@@ -278,7 +298,7 @@ class ThreadSlots:
     def close(self) -> None:
         self._closed.set()
         for _ in self.threads:
-            self._inbox.put(None)
+            self._wakes.put(None)
 
 
 def failed_outside_handler(attempt: RunningAttempt, error: BaseException) -> Outcome:
