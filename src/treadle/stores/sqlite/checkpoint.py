@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from treadle.errors import TreadleError
@@ -25,10 +25,17 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-LONG = 16 << 20
+MAGIC = b"\x37\x7f\x06"
+"""A log begins with it."""
+LONG = 4 << 20
 """Bytes of log that are worth a checkpoint."""
-SHORT = 1 << 20
-"""Bytes to which a restarted log is cut."""
+MOST = 2 * LONG
+"""Bytes to which a restarted log is cut. It usually keeps its size: to write over a file takes half the time of fsync
+that it takes to let it grow."""
+USUAL = LONG + LONG // 4
+"""Bytes that a log has come to when it is restarted."""
+LOOK = 0.005
+"""Seconds between two looks at its length."""
 PAUSE = 0.25
 """Seconds between two tries while readers keep the log from being reset."""
 log = logging.getLogger("treadle")
@@ -74,6 +81,26 @@ def _share(lock: int, database: os.stat_result) -> None:
     os.fchmod(lock, mode)
 
 
+def is_long(log: str) -> bool:
+    """Whether the log has LONG bytes that are in use. A restarted log has a new salt, and what it has not written over
+    has the old one. (No process locks this file, so that closing it drops nobody's lock.)"""
+    with suppress(OSError), open(log, "rb", buffering=0) as file:
+        header = file.read(24)
+        frame = 24 + int.from_bytes(header[8:12])  # a header of its own, and a page
+        file.seek(32 + LONG // frame * frame + 8)
+        return header[:3] == MAGIC and header[16:] == file.read(8)
+    return False
+
+
+def lengthen(log: str, writing: AbstractContextManager[object]) -> None:
+    """Give a new log its usual size at once. A commit that lets it grow also waits for the file system to store that,
+    at times 10 ms. `writing` is the write lock: nobody appends while zeros are, which no reader takes for a commit."""
+    with suppress(OSError, sqlite3.Error, TreadleError), open(log, "r+b", buffering=0) as file:
+        with writing:
+            file.write(bytes(max(0, USUAL - file.seek(0, os.SEEK_END))))
+        os.fsync(file)
+
+
 class Checkpointer:
     """Keeps the log short."""
 
@@ -89,12 +116,15 @@ class Checkpointer:
 
     def after_commit(self) -> None:
         """Checkpoint if the log has grown long and no other process does it."""
+        now = time.monotonic()
+        if now < self._not_before:
+            return
+        self._not_before = now + LOOK
         try:
-            if os.stat(self._log).st_size < LONG or time.monotonic() < self._not_before:
-                return
+            may_be_long = os.stat(self._log).st_size >= LONG
         except OSError:
             return
-        if self.busy.acquire(blocking=False):
+        if may_be_long and is_long(self._log) and self.busy.acquire(blocking=False):
             try:
                 self._checkpoint()
             finally:
@@ -107,7 +137,6 @@ class Checkpointer:
         self._connections = None
 
     def _checkpoint(self) -> None:
-        self._not_before = time.monotonic() + PAUSE
         try:
             lock = open_lock(self._lock_file, self._path)
             try:
@@ -126,7 +155,9 @@ class Checkpointer:
         holder, copier = self._connections = self._connections or (self._connect(), self._connect())
         holder.execute("BEGIN IMMEDIATE")
         try:
-            # All that no reader still needs. The next commit then restarts the log and cuts it to its limit.
-            copier.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            # All that no reader still needs. The next commit then starts the log again from its beginning.
+            _, frames, copied = copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         finally:
             holder.execute("ROLLBACK")
+        if copied < frames:
+            self._not_before = time.monotonic() + PAUSE

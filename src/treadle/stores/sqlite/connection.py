@@ -18,7 +18,7 @@ from treadle.clock import Clock
 from treadle.errors import CommitUnknown, StoreBusy, TreadleError
 from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
-from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
+from treadle.stores.sqlite.checkpoint import MOST, Checkpointer, lengthen
 from treadle.stores.sqlite.insert_claim_settle import Transitions
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING
 
@@ -83,7 +83,7 @@ class Database:
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
             # Only one process may checkpoint at a time (see checkpoint.py), so no connection does it by itself.
             connection.execute("PRAGMA wal_autocheckpoint = 0")
-            connection.execute(f"PRAGMA journal_size_limit = {SHORT}")
+            connection.execute(f"PRAGMA journal_size_limit = {MOST}")
         except sqlite3.Error as error:
             raise self._translated(error, "cannot be opened") from error
         connection.text_factory = text
@@ -188,6 +188,10 @@ class Database:
             except sqlite3.Error as error:
                 raise self._translated(error) from error
             return value + (self._times_closed << 32)  # a new connection counts from the start again
+
+    def lengthen_log(self) -> None:
+        """Unless the database is busy: it is no loss if the log grows by itself."""
+        lengthen(f"{self.path}-wal", self.writing(seconds=0.1))
 
     def close(self) -> None:
         with self._turn, self._watching, self._checkpointer.busy:

@@ -123,6 +123,7 @@ class SQLiteStore(SQLiteTables[Database]):
         return self.database.changes()
 
     def watch(self) -> Watch:
+        self.database.lengthen_log()  # who watches waits for commits
         return Watch(Path(f"{self.path}-wal"), self.database.changes)
 
     # Enqueue
