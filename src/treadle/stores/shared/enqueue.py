@@ -21,7 +21,8 @@ def insert(tx: Transaction, jobs: Sequence[NewJob], *, unchecked: bool = False) 
     """Store `jobs`; for a key that is held, the answer is its holder. `unchecked`: whatever their parents are."""
     if not all(job.is_plain for job in jobs):
         return _insert_with_keys(tx, jobs, unchecked)
-    tally(tx, tx.insert(jobs))
+    if moved := tx.insert(jobs):
+        tally(tx, moved)
     return [job.as_stored(tx.now) for job in jobs]
 
 

@@ -7,8 +7,8 @@ import secrets
 from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import compress, groupby
-from operator import attrgetter, itemgetter
+from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -27,7 +27,6 @@ from treadle.stores.claim_order import (
     ClaimOrder,
     Cursors,
     Found,
-    Position,
     RangeStart,
     ReadyRange,
     Slots,
@@ -47,7 +46,7 @@ log = logging.getLogger("treadle")
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_found = msgspec.json.Decoder(list[Found]).decode
 _decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode
-_decode_due = msgspec.json.Decoder(list[Position]).decode
+_decode_starts = msgspec.json.Decoder(list[RangeStart]).decode
 _decode_pauses = msgspec.json.Decoder(list[PauseRow]).decode
 _decode_ids = msgspec.json.Decoder(list[str]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
@@ -87,6 +86,9 @@ class Transitions(Transaction):
 
     def insert(self, jobs: Sequence[NewJob]) -> Moved:
         """Jobs that differ only in their payloads share two statements."""
+        self.cursors.stale = True
+        if len(jobs) == 1 and not jobs[0].after:
+            return self._insert_one(jobs[0])
         alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
         for job in jobs:
             alike[*_COMMON(job), job.due(self.now), job.parked(self.now)][job.id] = job.payload
@@ -96,14 +98,21 @@ class Transitions(Transaction):
                 **dict(zip((*_COLUMNS, "run_at", "parked"), common, strict=True)),
                 "now": self.now,
                 "rows": as_json(payloads),
+                "ids": as_json([*payloads]),
             }
             self.execute(sql.INSERT_JOBS, row)
             self.execute(sql.INSERT_READY, row)
             status = Status.BLOCKED if common[-1] == "wait" else Status.PENDING
             moved[status, common[0], common[1]] += len(payloads)
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
-        self.cursors.stale = True
         return [(*key, n) for key, n in moved.items()]
+
+    def _insert_one(self, job: NewJob) -> Moved:
+        now = self.now
+        row = {**msgspec.structs.asdict(job), "now": now, "run_at": job.due(now), "parked": job.parked(now)}
+        for statement in sql.INSERT_ONE:
+            self.execute(statement, row)
+        return ()
 
     # From `ready` to `leases`
 
@@ -245,8 +254,7 @@ class Transitions(Transaction):
         for batch in order.batches(limit, slots, now):
             ranges = [(*head.range[:3], *head.after) for head in batch if not head.range.fair]
             row = {"ranges": as_json(ranges), "now": now, "limit": order.rows}
-            found = self.execute(sql.READ_RANGES, row) if ranges else ()
-            starts = [RangeStart(_decode_due(due), lower) for due, lower in found]
+            starts = _decode_starts(self.execute(sql.READ_RANGES, row).fetchone()[0]) if ranges else []
             if len(starts) < len(batch):
                 turns = TurnReader(self, order, self.cursors.turn, (reads_only or self.cursors.paused).tenants)
                 starts = turns.starts(batch, starts, reads_only=reads_only is not None)
@@ -261,9 +269,11 @@ class Transitions(Transaction):
         """None if one of them is of a paused tenant: then none is leased."""
         timeouts, token = request.types or {}, secrets.randbits(63)
         by_timeout: defaultdict[int | None, list[str]] = defaultdict(list)
-        for range, some in groupby(jobs, itemgetter(2)):
-            timeout = timeouts.get(range.type) if request.lease_for is None else request.lease_for
-            by_timeout[timeout] += [id for _, id, _ in some]
+        if request.lease_for is not None or not timeouts:
+            by_timeout[request.lease_for] = [id for _, id, _ in jobs]
+        else:
+            for _, id, range in jobs:
+                by_timeout[timeouts[range.type]].append(id)
         for timeout, ids in by_timeout.items():
             row = {"worker": worker, "token": token, "now": self.now, "timeout": timeout, "rows": as_json(ids)}
             if not paused:
