@@ -217,3 +217,13 @@ def test_an_upgrade_leaves_a_newer_database_alone(store, run):
 
     with pytest.raises(SchemaTooNew, match="has schema 99"):
         store.upgrade()
+
+
+def test_large_values_are_compressed_by_lz4_where_the_server_has_it(store, run):
+    store.open()
+    has_it = run("SELECT 'lz4' = ANY(enumvals) FROM pg_settings WHERE name = 'default_toast_compression'").fetchone()[0]
+
+    put(store, payload='{"text":"' + "all work and no play " * 5_000 + '"}')
+
+    [(method,)] = run("SELECT pg_column_compression(payload) FROM treadle.jobs").fetchall()
+    assert ("lz4" if has_it else "pglz") == method
