@@ -219,9 +219,10 @@ OWN_SQL = {
     "stores.postgres.roles": "gives rights, to roles and on tables whose names cannot be bound, and acts for a tenant",
     "stores.shared.search": "a list is filtered by what was asked for; values are bound",
     "stores.shared.filter_sql": "the conditions of a filter; values are bound",
+    "stores.copying": "copies the rows of all tables, whose names and columns are its data; values are bound",
     "stores.sqlite.schema": "asks for the schema of a database that may not have our tables",
 }
-BUILT_SQL = {"stores.shared.search", "stores.shared.filter_sql"}
+BUILT_SQL = {"stores.shared.search", "stores.shared.filter_sql", "stores.copying"}
 """These modules may put more than constants into a statement."""
 
 

@@ -46,6 +46,7 @@ ERRORS = [
     "SchemaTooNew",
     "SchemaTooOld",
     "StoreBusy",
+    "StoreMoved",
     "StoreRefused",
     "StoreUnusable",
     "TransactionOver",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Collection
 from typing import Any
 
@@ -316,6 +317,16 @@ class StoreUnusable(TreadleError):
     def __init__(self, where: str, problem: str, way_out: str) -> None:
         super().__init__(f"{where}: {problem}; {way_out}")
         self.where, self.problem, self.way_out = where, problem, way_out
+
+
+class StoreMoved(StoreUnusable):
+    """`treadle copy` has moved the jobs to another database. Nothing was stored here."""
+
+    def __init__(self, where: str, place: str) -> None:
+        source = shlex.quote(where if "://" in where else f"sqlite:///{where}")
+        way_out = f"use that one: Treadle({place!r}), or TREADLE_URL; to go back: treadle copy {source} --reopen"
+        super().__init__(where, f"its jobs have moved to {place}", way_out)
+        self.place = place
 
 
 class CommitUnknown(StoreUnusable):

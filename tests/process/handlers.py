@@ -54,6 +54,24 @@ async def storm_slow(ctx: Context, seconds: float) -> str:
     return token
 
 
+@td.job(max_attempts=1000)
+async def storm_retried(ctx: Context, seconds: float) -> str:
+    """Its first attempt fails, before it is journalled."""
+    if ctx.attempt == 1:
+        raise Retry("later", delay=seconds)
+    with journalled(ctx) as token:
+        await asyncio.sleep(0.005)
+    return token
+
+
+@td.job(max_attempts=1000)
+async def storm_suspended(ctx: Context, name: str) -> str:
+    await ctx.await_for(name)
+    with journalled(ctx) as token:
+        await asyncio.sleep(0.005)
+    return token
+
+
 # Zombies: the first worker waits at one gate, its successor at another
 
 

@@ -40,6 +40,7 @@ COMMANDS = {
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and how to fix it."),
     "dashboard": Lazy("Look", "dashboard", "Serve the dashboard and the HTTP API."),
     "tokens": Lazy("Maintain", "dashboard", "Create, list and revoke tokens for the HTTP API."),
+    "copy": Lazy("Maintain", "copy", "Copy or move all jobs to another database."),
     "db": Lazy("Maintain", "db", "Inspect, upgrade and prune the database."),
 }
 

@@ -19,10 +19,13 @@ from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from typing import TypeVar
 
-from treadle.errors import StoreBusy, StoreRefused, StoreUnusable
+from treadle.errors import StoreBusy, StoreMoved, StoreRefused, StoreUnusable
 from treadle.stores.transaction import BUSY_SECONDS
 
 T = TypeVar("T")
+
+HAS_MOVED = "treadle has moved to "
+"""What the triggers of a database say that `treadle copy` has closed, with the new place."""
 
 
 class Action(Enum):
@@ -112,6 +115,8 @@ def error_for(
     code: str, where: str, problem: str, otherwise: str, *, joins_transactions: bool = True
 ) -> StoreBusy | StoreUnusable | StoreRefused:
     """The error that callers get, with the next step: what the code suggests, or `otherwise`."""
+    if HAS_MOVED in problem:
+        return StoreMoved(where, problem.partition(HAS_MOVED)[2].rstrip(")"))
     match action(code):
         case Action.REPEAT | Action.BUSY:
             return StoreBusy(where, BUSY_SECONDS, joins_transactions=joins_transactions)

@@ -15,7 +15,7 @@ from treadle.errors import TreadleError
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.pausing import put_back
-from treadle.worker import host
+from treadle.worker import host, moved
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -59,7 +59,7 @@ async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExe
         try:
             await asyncio.get_running_loop().run_in_executor(threads, chore)
         except TreadleError as error:
-            log.warning("a chore has to wait: %s", error)
+            moved.warn("a chore has to wait: %s", error)
         except (Exception, SystemExit):  # `already_done` is the user's code: it must not end the process
             log.exception("a chore failed")
         await asyncio.sleep(every * random.uniform(0.8, 1.2))

@@ -63,7 +63,7 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     fired = fire_due(app.store, max_seconds / 2)  # what is left is for the jobs
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     with ThreadPoolExecutor(1, "treadle-tick") as thread:  # not in the loop's own pool: handlers may fill that
-        looked = thread.submit(_look_twice, app.store)
+        looked = thread.submit(declare_lost_dead, app.store)
         run_on_a_loop(_pass(worker, until, looked))
     due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
     times = [clock.now() if one.now else one.next_at for one in (due, app.store.next_fire())]
@@ -71,7 +71,7 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     return report_of(worker, rescued + looked.result(), next_at, fired)
 
 
-def _look_twice(store: Engine) -> int:
+def declare_lost_dead(store: Engine) -> int:
     """Declare dead the workers that look lost and whose counts do not change for a beat. Return the number of jobs."""
     now = store.now()
     counts = {worker.id: worker.beats for worker in store.workers() if not is_alive(worker, now)}

@@ -7,8 +7,10 @@ Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: th
 statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT does the same for a join.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar
 
+from treadle.stores.error_codes import HAS_MOVED
 from treadle.stores.statements import Statements
 from treadle.stores.statements.parts import MOST, SUMS_OF_USAGE, THESE, UNNEEDED, UNTHROTTLED
 
@@ -356,6 +358,38 @@ class PostgresStatements(Statements):
         SELECT d.ctid {_FIRED}
          WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant)))
     """
+
+    # ---- copying
+
+    # The columns of a table, each with the type that a value is cast to.
+    COLUMNS = """
+    SELECT attname, format_type(atttypid, NULL) FROM pg_attribute
+     WHERE attrelid = CAST('treadle.' || CAST(:table AS text) AS regclass) AND attnum > 0 AND NOT attisdropped
+     ORDER BY attnum
+    """
+    LEASES_GIVEN = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM treadle.lease"
+    RAISE_LEASES = """
+    SELECT setval('treadle.lease', CAST(:number AS bigint)) FROM treadle.lease
+     WHERE last_value < CAST(:number AS bigint)
+    """
+
+    def close(self, tables: Iterable[str], changes: Iterable[str], place: str) -> list[str]:
+        """Let nobody change these tables in these ways: the jobs are at another place."""
+        text = f"{HAS_MOVED}{place}".replace("'", "''").replace("%", "%%%%")  # for RAISE, and for psycopg
+        function = f"""CREATE OR REPLACE FUNCTION treadle.moved() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION '{text}' USING ERRCODE = 'object_not_in_prerequisite_state'; END $$"""
+        events = " OR ".join(changes)
+        return [
+            function,
+            *(
+                f"CREATE OR REPLACE TRIGGER moved BEFORE {events} ON treadle.{table}"
+                " FOR EACH ROW EXECUTE FUNCTION treadle.moved()"
+                for table in tables
+            ),
+        ]
+
+    def reopen(self, tables: Iterable[str]) -> list[str]:
+        return [f"DROP TRIGGER IF EXISTS moved ON treadle.{table}" for table in tables]
 
 
 META = "SELECT key, value FROM treadle.meta"

@@ -36,6 +36,7 @@ from treadle.stores.shared import (
     logs,
     manage,
     matching,
+    moved,
     pausing,
     read,
     schedules,
@@ -63,6 +64,9 @@ class SQLStore(ABC, Generic[D]):
     """
 
     joins_transactions: bool
+    where: str
+    opens_moved = False
+    """Whether it also opens a database whose jobs are elsewhere, or not all there yet: for `treadle copy` alone."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -97,6 +101,8 @@ class SQLStore(ABC, Generic[D]):
                 database = self._connections()
                 try:
                     self._prepare(database)
+                    if not self.opens_moved:
+                        database.read("other", moved.refuse_moved, self.where)
                 except BaseException:
                     database.close()
                     raise

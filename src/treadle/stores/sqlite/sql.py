@@ -6,11 +6,13 @@ runs handlers on another core. (Row by row, each step would have to win the inte
 """
 
 import re
+from collections.abc import Iterable
 from itertools import product
 from typing import ClassVar
 
 from treadle.codec import encode
 from treadle.filters import is_index
+from treadle.stores.error_codes import HAS_MOVED
 from treadle.stores.statements import Statements
 from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, UNNEEDED, UNTHROTTLED
 
@@ -42,6 +44,9 @@ class SQLiteStatements(Statements):
 
     def __init__(self) -> None:
         super().__init__(from_postgres)
+
+    def translate(self, sql: str) -> str:
+        return from_postgres(sql)
 
     # ---- enqueue
 
@@ -270,6 +275,26 @@ class SQLiteStatements(Statements):
        AND (EXISTS (SELECT 1 FROM treadle_finished f WHERE f.id = treadle_fired.id)
             OR NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_fired.id))
     """
+
+    # ---- copying
+
+    # The columns of a table, each with the type that a value is cast to.
+    COLUMNS = "SELECT name, '' FROM pragma_table_info('treadle_' || :table)"
+    LEASES_GIVEN = "SELECT value FROM treadle_meta WHERE key = 'lease'"
+    RAISE_LEASES = "UPDATE treadle_meta SET value = max(value, :number) WHERE key = 'lease'"
+
+    def close(self, tables: Iterable[str], changes: Iterable[str], place: str) -> list[str]:
+        """Let nobody change these tables in these ways: the jobs are at another place."""
+        text = f"{HAS_MOVED}{place}".replace("'", "''")
+        return [
+            f"CREATE TRIGGER IF NOT EXISTS treadle_moved_{table}_{change} BEFORE {change} ON treadle_{table}"
+            f" BEGIN SELECT RAISE(ABORT, '{text}'); END"
+            for table, change in product(tables, changes)
+        ]
+
+    def reopen(self, tables: Iterable[str]) -> list[str]:
+        changes = ("INSERT", "UPDATE", "DELETE")
+        return [f"DROP TRIGGER IF EXISTS treadle_moved_{table}_{change}" for table, change in product(tables, changes)]
 
 
 def _steps(part: str) -> list[str]:

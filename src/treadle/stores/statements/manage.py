@@ -106,3 +106,15 @@ class Manage:
          WHERE EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = l.id AND f.tenant = l.tenant)
         RETURNING id::text
         """
+
+    # ---- copying
+
+    # Notes about the whole database.
+    META_KEYS = "SELECT key FROM treadle.meta"
+    ADD_META = """
+        INSERT INTO treadle.meta (key, value) VALUES (CAST(:key AS text), CAST(:at AS bigint))
+            ON CONFLICT (key) DO NOTHING
+    """
+    DROP_META = "DELETE FROM treadle.meta WHERE key = CAST(:key AS text)"
+    # How many jobs there are.
+    COUNT_JOBS = "SELECT coalesce(sum(count), 0)::bigint FROM treadle.tallies WHERE status = 'all'"

@@ -1,0 +1,273 @@
+"""Copying a database: the rows of jobs, chunk by chunk, the other tables as a whole, and a source that is closed.
+
+Rows travel as dicts by column, so that databases whose tables differ a little can exchange them. A chunk is written by
+one transaction, which first deletes what an earlier copy has of these jobs. So it can be repeated at any time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import msgspec
+
+from treadle.codec import as_json
+from treadle.stores.shared import moved
+from treadle.stores.shared.stats import tally
+from treadle.stores.shared.store import SQLStore
+from treadle.stores.statements.parts import THESE
+from treadle.stores.transaction import Transaction
+
+OF_JOBS = ("jobs", "ready", "finished", "attempts", "steps", "waits", "logs")
+"""Tables that have rows of a job, by its id."""
+OF_TENANTS = ("dedupe", "signals", "arrivals", "batches", "batch_counts", "schedules", "fired", "pauses", "usage")
+"""Tables that are copied as a whole, or the part of one tenant."""
+OF_ALL = ("types", "limits", "openings", "buckets", "backlog", "audit", "tokens", "requests")
+"""Tables that are copied as a whole, and only then."""
+USAGE_KEY = ("minute", "type", "queue", "tenant")
+CLOSED = (*OF_JOBS, *OF_TENANTS, *OF_ALL, "leases")
+CHUNK = 500
+"""Jobs in a transaction: on SQLite it takes less than 50 ms."""
+ROWS = 2000
+FIRST = "00000000-0000-0000-0000-000000000000"
+
+Row = Mapping[str, Any]
+
+
+class Ended(NamedTuple):
+    """What says whether a job that has ended is still the same. None of a job that has not ended."""
+
+    status: str
+    completed_at: int
+    lease: int
+    attempts: int
+
+
+class Place(NamedTuple):
+    """Where a job is, and how it is counted."""
+
+    ended: Ended | None
+    is_blocked: bool
+    type: str
+    queue: str
+
+    @property
+    def status(self) -> str:
+        return self.ended.status if self.ended else "blocked" if self.is_blocked else "pending"
+
+
+class Tables:
+    """The tables of one database."""
+
+    def __init__(self, store: SQLStore[Any], tenant: str | None = None) -> None:
+        self.store, self.tenant = store, tenant
+        self.url = store.where if "://" in store.where else f"sqlite:///{store.where}"
+        """Without a password, so that anybody may see it."""
+
+    def read(self, steps: Any, *args: Any) -> Any:
+        return self.store.database.read("other", steps, *args)
+
+    def write(self, steps: Any, *args: Any) -> Any:
+        return self.store.database.write("other", steps, *args)
+
+    @cached_property
+    def _all_columns(self) -> dict[str, dict[str, str]]:
+        tables = (*OF_JOBS, *OF_TENANTS, *OF_ALL)
+        found: dict[str, dict[str, str]] = self.read(
+            lambda tx: {table: dict(tx.execute(tx.sql.COLUMNS, {"table": table}).fetchall()) for table in tables}
+        )
+        return found
+
+    @cached_property
+    def columns(self) -> dict[str, dict[str, str]]:
+        """The columns of each table, with the types that values are cast to. Not the numbers of rows that the database
+        gives by itself."""
+        all_columns = self._all_columns.items()
+        return {
+            table: {name: kind for name, kind in columns.items() if name != "seq"} for table, columns in all_columns
+        }
+
+    # Jobs
+
+    def next_ids(self, after: str, limit: int) -> list[str]:
+        """The ids of the next jobs, in their order."""
+        of_tenant = "" if self.tenant is None else "AND tenant = CAST(:tenant AS text)"
+        sql = f"""SELECT id::text FROM treadle.jobs WHERE id > CAST(CAST(:after AS text) AS uuid) {of_tenant}
+                   ORDER BY id LIMIT :limit"""
+        given = {"after": after, "limit": limit, "tenant": self.tenant}
+        return [row[0] for row in self._execute(sql, given)]
+
+    def places(self, after: str, upto: str) -> dict[str, Place]:
+        """Where the jobs of a range of ids are."""
+        of_tenant = "" if self.tenant is None else "AND j.tenant = CAST(:tenant AS text)"
+        sql = f"""
+            SELECT j.id::text, f.status, f.completed_at, f.lease, f.attempts, r.parked, j.type, j.queue
+              FROM treadle.jobs j
+              LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
+              LEFT JOIN treadle.ready r ON r.id = j.id AND r.tenant = j.tenant
+             WHERE j.id > CAST(CAST(:after AS text) AS uuid) AND j.id <= CAST(CAST(:upto AS text) AS uuid) {of_tenant}
+        """
+        rows = self._execute(sql, {"after": after, "upto": upto, "tenant": self.tenant})
+        return {
+            row[0]: Place(None if row[1] is None else Ended(*row[1:5]), row[5] == "wait", row[6], row[7])
+            for row in rows
+        }
+
+    def _execute(self, sql: str, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self.read(lambda tx: tx.execute(tx.sql.translate(sql), given).fetchall())
+        return rows
+
+    def rows_of(self, ids: Collection[str]) -> dict[str, list[Row]]:
+        """All rows of these jobs, of one moment."""
+
+        def steps(tx: Transaction) -> dict[str, list[Row]]:
+            with tx.snapshot():
+                return {
+                    table: self._select(tx, table, f"WHERE id = {THESE}", {"ids": as_json([*ids])}) for table in OF_JOBS
+                }
+
+        found: dict[str, list[Row]] = self.read(steps)
+        tenants = {row["id"]: row["tenant"] for row in found["jobs"]}
+        return {table: [{"tenant": tenants[row["id"]], **row} for row in rows] for table, rows in found.items()}
+
+    @staticmethod
+    def places_of(rows: Mapping[str, Sequence[Row]]) -> dict[str, Place]:
+        """`places`, from the rows themselves."""
+        ended = {r["id"]: Ended(r["status"], r["completed_at"], r["lease"], r["attempts"]) for r in rows["finished"]}
+        blocked = {r["id"] for r in rows["ready"] if r["parked"] == "wait"}
+        return {j["id"]: Place(ended.get(j["id"]), j["id"] in blocked, j["type"], j["queue"]) for j in rows["jobs"]}
+
+    def replace(
+        self, gone: Mapping[str, Place], rows: Mapping[str, Sequence[Row]], places: Mapping[str, Place]
+    ) -> None:
+        """In one transaction, delete jobs, and write jobs with all of their rows."""
+
+        def steps(tx: Transaction) -> None:
+            for table in OF_JOBS if gone else ():
+                tx.execute(
+                    tx.sql.translate(f"DELETE FROM treadle.{table} WHERE id = {THESE}"), {"ids": as_json([*gone])}
+                )
+            for table, written in rows.items():
+                self._insert(tx, table, written)
+            came = [(place.status, place.type, place.queue, 1) for place in places.values()]
+            tally(tx, [*came, *((place.status, place.type, place.queue, -1) for place in gone.values())])
+
+        self.write(steps)
+
+    # Other tables
+
+    def all_rows(self, table: str) -> list[Row]:
+        where = "" if self.tenant is None else "WHERE tenant = CAST(:tenant AS text)"
+        order = "ORDER BY seq" if "seq" in self._all_columns[table] else ""
+        rows: list[Row] = self.read(lambda tx: self._select(tx, table, f"{where} {order}", {"tenant": self.tenant}))
+        return _added_up(rows) if table == "usage" else rows
+
+    def replace_all(self, table: str, rows: Sequence[Row]) -> None:
+        """Put these rows in place of those that the table has, of all tenants or of one, in chunks."""
+        where = "" if self.tenant is None else "WHERE tenant = CAST(:tenant AS text)"
+        delete = f"DELETE FROM treadle.{table} {where}"
+        self.write(lambda tx: tx.execute(tx.sql.translate(delete), {"tenant": self.tenant}))
+        for start in range(0, len(rows), ROWS):
+            self.write(lambda tx, start=start: self._insert(tx, table, rows[start : start + ROWS]))
+
+    # The number of leases, and notes
+
+    def leases_given(self) -> int:
+        return int(self.read(lambda tx: tx.value(tx.sql.LEASES_GIVEN)))
+
+    def raise_leases(self, number: int) -> None:
+        """Let the next lease have a higher number."""
+        self.write(lambda tx: tx.execute(tx.sql.RAISE_LEASES, {"number": number}))
+
+    def running(self) -> int:
+        sql = "SELECT count(*) FROM treadle.leases" + (
+            "" if self.tenant is None else " WHERE tenant = CAST(:tenant AS text)"
+        )
+        return int(self._execute(sql, {"tenant": self.tenant})[0][0])
+
+    def count(self) -> int:
+        """How many jobs there are, of all tenants."""
+        return int(self.read(lambda tx: tx.value(tx.sql.COUNT_JOBS)))
+
+    # Notes
+
+    def notes(self) -> list[str]:
+        return list(self.read(moved.notes))
+
+    def start_filling(self, source: str, at: int) -> None:
+        """Let nobody open the database until it is complete."""
+        self.write(moved.note, f"{moved.FILLED}{source}", at)
+
+    def end_filling(self) -> None:
+        self.write(moved.drop_notes, moved.FILLED)
+
+    def close_claims(self, place: str) -> None:
+        """From this commit on, nothing is claimed."""
+        self.write(lambda tx: [tx.execute(each) for each in tx.sql.close(("leases",), ("INSERT",), place)])
+
+    def close(self, place: str, at: int) -> None:
+        """From this commit on, nothing changes here, and whoever opens the database learns where its jobs are."""
+
+        def steps(tx: Transaction) -> None:
+            for each in tx.sql.close(CLOSED, ("INSERT", "UPDATE", "DELETE"), place):
+                tx.execute(each)
+            moved.note(tx, f"{moved.MOVED}{place}", at)
+
+        self.write(steps)
+
+    def reopen(self) -> None:
+        """Undo `close` and `close_claims`."""
+
+        def steps(tx: Transaction) -> None:
+            for each in tx.sql.reopen(CLOSED):
+                tx.execute(each)
+            moved.drop_notes(tx, moved.MOVED)
+
+        self.write(steps)
+
+    # Rows
+
+    def _select(self, tx: Transaction, table: str, which: str, given: Mapping[str, Any]) -> list[Row]:
+        columns = self.columns[table]
+        shown = ", ".join(f"{name}::text" if kind in ("uuid", "json") else name for name, kind in columns.items())
+        rows = tx.execute(tx.sql.translate(f"SELECT {shown} FROM treadle.{table} {which}"), given)
+        return [dict(zip(columns, row, strict=True)) for row in rows.fetchall()]
+
+    def _insert(self, tx: Transaction, table: str, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        columns = {name: kind for name, kind in self.columns[table].items() if name in rows[0]}
+        values = (f"(e ->> {i}){kind and '::' + kind}" for i, kind in enumerate(columns.values()))
+        sql = f"""
+            INSERT INTO treadle.{table} ({", ".join(columns)}) SELECT {", ".join(values)}
+              FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+        """
+        tx.execute(tx.sql.translate(sql), {"rows": as_json([[row[name] for name in columns] for row in rows])})
+
+
+def _added_up(usage: Sequence[Row]) -> list[Row]:
+    """One row for each minute, type, queue and tenant. PostgreSQL appends more, and a chore adds them up later."""
+    sums: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in usage:
+        key = tuple(row[name] for name in USAGE_KEY)
+        if (before := sums.get(key)) is None:
+            sums[key] = dict(row)
+        else:
+            before.update({name: before[name] + n for name, n in row.items() if name not in USAGE_KEY})
+    return list(sums.values())
+
+
+def checksum(rows: Sequence[Row], columns: Collection[str]) -> str:
+    """The same for the same rows in any order, whatever database they are from."""
+    lines = sorted(msgspec.json.encode([row[name] for name in sorted(columns)]) for row in rows)
+    return hashlib.sha256(b"\n".join(lines)).hexdigest()
+
+
+def chunks(tables: Tables, size: int = CHUNK) -> Iterator[tuple[str, list[str]]]:
+    """The ids of all jobs, in chunks: each with the id after which it begins."""
+    after = FIRST
+    while ids := tables.next_ids(after, size):
+        yield after, ids
+        after = ids[-1]

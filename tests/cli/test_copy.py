@@ -1,0 +1,281 @@
+"""`treadle copy`: from every database to every other, with all that belongs to a job."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.helpers import FAILED, RETRIED, check_consistency, enlist, put, settle_one, take
+from tests.stores import KINDS, rows
+from treadle import Dedupe, Fail, Limit, Treadle
+from treadle.cli.copying import has_caught_up
+from treadle.errors import StoreMoved, StoreUnusable
+from treadle.outcome import COMPLETED
+from treadle.steps import NewStep
+from treadle.stores import open_store
+from treadle.stores.copying import OF_ALL, OF_JOBS, OF_TENANTS, Tables, checksum
+
+PAIRS = [pair for pair in itertools.product(KINDS, KINDS) if pair != ("libsql", "libsql")]  # the tests have one server
+
+
+@pytest.fixture
+def make_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    dropped: list[Callable[[], None]] = []
+    numbers = itertools.count()
+
+    def make(kind: str) -> str:
+        if kind == "sqlite":
+            return f"sqlite:///{tmp_path}/{next(numbers)}.db"
+        if kind == "libsql":
+            return str(request.getfixturevalue("libsql_url"))
+        databases = request.getfixturevalue("postgres_databases")
+        url = str(databases.fresh())
+        dropped.append(lambda: databases.drop(url))
+        return url
+
+    yield make
+    for drop in dropped:
+        drop()
+
+
+def fill(url: str) -> None:
+    """Jobs in every place, and all that they can have."""
+    with closing(Treadle(url)) as td:
+
+        @td.job(limits=[Limit("api", concurrency=1, per="tenant")])
+        def work(n: int = 0) -> dict[str, int]:
+            if n == 13:
+                raise Fail("unlucky")
+            return {"n": n}
+
+        @td.job(cron="0 3 * * *")
+        def nightly() -> None: ...
+
+        td.enqueue_many([work.using(tenant=f"t{n % 3}", subject="ü").request(n=n) for n in range(20)])
+        td.tick(max_jobs=30, max_seconds=60)
+        work.using(delay=3600, priority=7, queue="slow").enqueue(n=1)
+        work.using(dedupe="key", tenant="t1").enqueue(n=2)
+        work.using(dedupe=Dedupe("often", mode="throttle", period=3600)).enqueue(n=3)
+        work.using(start_within=86_400, delay=60).enqueue(n=4)
+        parent = work.using(delay=9000).enqueue(n=5)
+        work.using(after=parent, if_failed="run").enqueue(n=6)
+        with td.batch("import", then=work.request(n=7)) as batch:
+            batch.add(work.using(delay=500).request(n=8))
+        td.signal("approved", {"by": "ann"}, tenant="t1")
+        td.schedules.put("digest", "work", every=900, tenant="t1")
+        td.pause(queue="slow", reason="later")
+        td.limits.set("api", key="t1", concurrency=5)
+        store = td.store
+        enlist(store)
+
+        def leased(type: str) -> Any:
+            put(store, type)
+            [claimed] = take(store, worker="w1", types={type: None})
+            return claimed
+
+        assert settle_one(store, leased("retried"), RETRIED)
+        stepped = leased("stepped")
+        assert store.save_steps([(stepped, NewStep("plan", value="[1, 2]"))]) == [None]
+        assert settle_one(store, stepped, FAILED)
+        assert settle_one(store, leased("done"), COMPLETED)
+        put(store, "big", payload=json.dumps({"text": "x" * 100_000}))
+
+
+def contents(url: str) -> dict[str, tuple[int, str]]:
+    """All rows, as numbers that can be compared between databases."""
+    store: Any = open_store(url)
+    store.opens_moved = True
+    with closing(store):
+        tables = Tables(store)
+        ids = tables.next_ids("0" * 8 + "-0000-0000-0000-" + "0" * 12, 10_000)
+        found = {**tables.rows_of(ids), **{table: tables.all_rows(table) for table in (*OF_TENANTS, *OF_ALL)}}
+        skipped = {"audit"}
+        return {
+            table: (len(some), checksum(some, some[0].keys() - {"seq"} if some else ()))
+            for table, some in found.items()
+            if table not in skipped
+        }
+
+
+@pytest.mark.parametrize(("source", "target"), PAIRS)
+def test_everything_arrives(treadle: Any, make_url: Callable[[str], str], source: str, target: str) -> None:
+    here, there = make_url(source), make_url(target)
+    fill(here)
+    before = contents(here)
+    assert all(before[table][0] for table in (*OF_JOBS[:6], "dedupe", "signals", "batches", "schedules", "usage"))
+
+    result = treadle("copy", here, there, "--json")
+
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["jobs"] == before["jobs"][0]
+    assert contents(there) == before
+    with closing(Treadle(here)) as old, closing(Treadle(there)) as new:
+        check_consistency(new.store)
+        assert new.counts() == old.counts()
+        assert Tables(new.store).leases_given() == Tables(old.store).leases_given() > 0
+        assert all(new.get(job.id) == job for job in old.jobs(limit=200))
+        enlist(new.store, "w9")
+        assert len(take(new.store, worker="w9")) > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("sqlite", "postgresql"), ("postgresql", "sqlite"), ("libsql", "sqlite")]
+)
+def test_a_source_that_was_moved_names_the_new_place(
+    treadle: Any, make_url: Callable[[str], str], source: str, target: str
+) -> None:
+    here, there = make_url(source), make_url(target)
+    fill(here)
+    before = contents(here)
+    with closing(Treadle(here)) as producer, closing(Treadle(here)) as worker, closing(Treadle(there)) as new:
+        producer.store.open(), worker.store.open()
+        assert treadle("copy", here, there, "--follow", "--cutover").exit_code == 0
+        for change in (
+            lambda: producer.enqueue("work", {"n": 1}),
+            lambda: producer.enqueue_many([producer.request("work", {"n": 1})] * 1),
+            lambda: producer.cancel(producer.jobs(status="pending").jobs[0].id),
+            lambda: take(worker.store, lease_for=10**6),
+            lambda: Treadle(here).counts(),
+        ):
+            with pytest.raises(StoreMoved, match="its jobs have moved to") as caught:
+                change()
+            assert caught.value.place == Tables(new.store).url
+        assert contents(there) == before == contents(here)
+
+        assert treadle("copy", here, there, "--cutover").exit_code == 0  # again: nothing to do
+        back = shlex.split(str(caught.value).partition("to go back: treadle ")[2])
+        assert treadle(*back).exit_code == 0
+        producer.enqueue("work", {"n": 1})
+
+
+def test_a_target_is_closed_until_it_is_complete(treadle: Any, make_url: Callable[[str], str]) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    fill(here)
+    with closing(Treadle(here)) as td:
+        td.store.claim("", _one(td))
+    result = treadle("copy", here, there)
+    assert result.exit_code != 0
+    assert "stop its workers first, or let --cutover wait for them" in result.stderr
+    with pytest.raises(StoreUnusable, match=r"a copy from .* is not complete"):
+        Treadle(there).counts()
+
+
+def _one(td: Treadle) -> Any:
+    from treadle.stores.base import ClaimRequest
+
+    return ClaimRequest(limit=1, lease_for=10**9)
+
+
+def test_a_lease_that_does_not_end_opens_the_source_again(treadle: Any, make_url: Callable[[str], str]) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    fill(here)
+    with closing(Treadle(here)) as td:
+        td.store.claim("", _one(td))
+        result = treadle("copy", here, there, "--cutover", "--wait", "1")
+        assert result.exit_code != 0
+        assert "1 job is still running" in result.stderr
+        assert td.enqueue("work", {"n": 1}).id
+
+
+@pytest.mark.parametrize("change", ["retried", "deleted", "new", "ended"])
+def test_what_changed_after_the_first_copy_is_copied_again(
+    treadle: Any, make_url: Callable[[str], str], change: str
+) -> None:
+    from treadle.cli import copying
+
+    here, there = make_url("sqlite"), make_url("postgresql")
+    fill(here)
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new:
+        one = copying.Copy(td.store, new.store, lambda *_: None)
+        one.begin()
+        assert one.follow() > 0
+        completed = td.jobs(status="completed").jobs[0]
+        if change == "retried":
+            td.retry(completed.id)
+        elif change == "deleted":
+            td.delete(completed.id)
+        elif change == "new":
+            td.enqueue("work", {"n": 99})
+        else:
+            td.cancel(td.jobs(status="pending").jobs[0].id)
+        one.finish(moved=False)
+        assert contents(there) == contents(here)
+        check_consistency(new.store)
+
+
+def test_one_tenant_is_copied_into_a_database_that_has_others(treadle: Any, make_url: Callable[[str], str]) -> None:
+    here, there = make_url("sqlite"), make_url("postgresql")
+    fill(here)
+    fill_other(there)
+    refused = treadle("copy", here, there, "--tenant", "t1")
+    assert refused.exit_code != 0
+    assert "tenant 't1' is not paused" in refused.stderr
+    with closing(Treadle(here)) as td:
+        td.pause(tenant="t1")
+        expected = {job.id for job in td.jobs(tenant="t1", limit=200)}
+    for _ in range(2):  # the second time is as after an interruption
+        result = treadle("copy", here, there, "--tenant", "t1")
+        assert result.exit_code == 0, result.output
+    with closing(Treadle(there)) as new:
+        check_consistency(new.store)
+        assert {job.id for job in new.jobs(tenant="t1", limit=200)} == expected
+        assert len(new.jobs(tenant="other").jobs) == 1
+        assert new.schedules.get("digest", tenant="t1")
+
+
+def fill_other(url: str) -> None:
+    with closing(Treadle(url)) as td:
+        td.enqueue("work", {"n": 1}, tenant="other", dedupe="key")
+
+
+@pytest.mark.parametrize("arguments", [["sqlite:///nope.db", "sqlite:///there.db"], ["sqlite:///nope.db", "--reopen"]])
+def test_a_source_that_does_not_exist_is_not_created(treadle: Any, folder: Path, arguments: list[str]) -> None:
+    result = treadle("copy", *arguments)
+    assert (3, "") == (result.exit_code, result.stdout)
+    assert f"there is no database at {folder / 'nope.db'}" in result.stderr
+    assert [] == list(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{here}"], "the target is missing"),
+        (["{here}", "{here}"], "both the source and the target"),
+        (["{here}", "{full}"], "has jobs already"),
+        (["{here}", "{there}", "--tenant", "t1", "--cutover"], "leave out --follow and --cutover"),
+        (["jobs.db", "{there}"], "write it as a URL"),
+    ],
+)
+def test_a_copy_that_cannot_be_made_says_why(
+    treadle: Any, make_url: Callable[[str], str], arguments: list[str], said: str
+) -> None:
+    here, there, full = (make_url("sqlite") for _ in range(3))
+    fill_other(here)
+    fill_other(full)
+    names = {"here": here, "there": there, "full": full}
+    result = treadle("copy", *(each.format(**names) for each in arguments))
+    assert result.exit_code != 0
+    assert said in result.stderr
+    assert rows(here, "SELECT count(*) FROM treadle_jobs") == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("before", "copied", "caught_up"),
+    [
+        (math.inf, 100_000, False),
+        (100_000, 5_000, False),
+        (100_000, 1_000, True),  # few are left
+        (5_000, 4_000, True),  # a busy source: each pass would find as many
+        (math.inf, 0, True),
+    ],
+)
+def test_following_ends_when_another_pass_would_leave_as_many(before: float, copied: float, caught_up: bool) -> None:
+    assert has_caught_up(before, copied) is caught_up
