@@ -34,7 +34,18 @@ from treadle.stores.base_control import Limiting, Pausing
 from treadle.stores.base_durable import Durable
 from treadle.stores.base_schedules import Scheduling
 from treadle.stores.base_web_records import WebRecords
-from treadle.stores.rows import Beat, BulkChunk, Claim, Defect, Due, JobCounts, QueueStats, Sampled, Settled
+from treadle.stores.rows import (
+    Beat,
+    BulkChunk,
+    ChoresDue,
+    Claim,
+    Defect,
+    Due,
+    JobCounts,
+    QueueStats,
+    Sampled,
+    Settled,
+)
 
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which a job of a worker can be stuck: its worker goes first."""
@@ -251,6 +262,9 @@ class Engine(Protocol):
     # Chores
     def complete(self, ids: Sequence[str]) -> int:
         """Mark these jobs as completed, whatever their status: their work exists. Return how many were not before."""
+
+    def chores_due(self) -> ChoresDue:
+        """Which of rescue, expire, `put_back_parked` and `open_limits` may have something to do. Raises StoreMoved."""
 
     def expire(self, limit: int) -> int:
         """Cancel up to `limit` jobs that were not started in time, `start_within` of their run_at. Return their number.

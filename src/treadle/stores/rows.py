@@ -51,6 +51,15 @@ class Paused(NamedTuple):
 NOTHING_PAUSED = Paused()
 
 
+class ChoresDue(NamedTuple):
+    """Which chores may have something to do."""
+
+    rescue: bool
+    expire: bool
+    put_back: bool
+    open_limits: bool
+
+
 class Beat(msgspec.Struct, frozen=True):
     """What a worker learns from a heartbeat."""
 

@@ -8,13 +8,14 @@ import random
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from treadle import clock
 from treadle.errors import TreadleError
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.pausing import put_back
+from treadle.stores.rows import ChoresDue
 from treadle.worker import host, moved
 
 if TYPE_CHECKING:
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from treadle.stores.base import Engine, Store
 
 log = logging.getLogger("treadle")
+
+T = TypeVar("T")
+Chore = Callable[[], int]
 
 PRUNED = (Status.COMPLETED, Status.CANCELLED)
 """What is pruned by default. A failed job stays until a person has looked at it."""
@@ -35,34 +39,47 @@ PAUSE = 0.005
 
 async def do_chores(app: Treadle, every: float) -> None:
     """Do each chore periodically, until cancelled. One that fails is tried again, and does not delay the others."""
-    chores: list[tuple[Callable[[], int], float]] = [
-        (app.store.rescue, every),
-        (lambda: expire(app.store), every),
-        (app.store.compact, 2 * every),
-        (lambda: put_back(app.store), every),
-        (opening(app), every),
+    chores: list[tuple[Chore, float]] = [
+        (app.store.compact, 3 * every),
         (app.store.sample_backlog, 6 * every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
         (lambda: declare_schedules(app), 12 * every),
     ]
     # Not in the loop's own pool: handlers may fill that, and a rescue must not wait for them.
-    threads = ThreadPoolExecutor(len(chores), "treadle-chores")
+    threads = ThreadPoolExecutor(len(chores) + len(ChoresDue._fields), "treadle-chores")
     try:
-        await asyncio.gather(*(_repeat(chore, seconds, threads) for chore, seconds in chores))
+        await asyncio.gather(
+            _repeat_due(app, every, threads), *(_repeat(chore, seconds, threads) for chore, seconds in chores)
+        )
     finally:
         threads.shutdown(wait=False)
 
 
-async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExecutor) -> None:
+async def _repeat_due(app: Treadle, every: float, threads: ThreadPoolExecutor) -> None:
+    """The chores that seldom have something to do. One look at the database finds out which have."""
+    chores = app.store.rescue, lambda: expire(app.store), lambda: put_back(app.store), opening(app)
     while True:
-        try:
-            await asyncio.get_running_loop().run_in_executor(threads, chore)
-        except TreadleError as error:
-            moved.warn("a chore has to wait: %s", error)
-        except (Exception, SystemExit):  # `already_done` is the user's code: it must not end the process
-            log.exception("a chore failed")
+        due = await _do(app.store.chores_due, threads) or ()
+        await asyncio.gather(*(_do(chore, threads) for chore, is_due in zip(chores, due, strict=False) if is_due))
         await asyncio.sleep(every * random.uniform(0.8, 1.2))
+
+
+async def _repeat(chore: Chore, every: float, threads: ThreadPoolExecutor) -> None:
+    while True:
+        await _do(chore, threads)
+        await asyncio.sleep(every * random.uniform(0.8, 1.2))
+
+
+async def _do(chore: Callable[[], T], threads: ThreadPoolExecutor) -> T | None:
+    """What it returns; None if it failed."""
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, chore)
+    except TreadleError as error:
+        moved.warn("a chore has to wait: %s", error)
+    except (Exception, SystemExit):  # `already_done` is the user's code: it must not end the process
+        log.exception("a chore failed")
+    return None
 
 
 def opening(app: Treadle) -> Callable[[], int]:

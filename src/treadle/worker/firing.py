@@ -47,8 +47,9 @@ async def fire_schedules(store: Store, fired: Callable[[], None]) -> None:
 
 def _look(store: Store) -> tuple[int, float]:
     """Fire what is due. How many jobs were stored, and for how long there is nothing to do."""
-    jobs = fire_due(store, 1.0)
-    due = store.next_fire()
+    jobs, due = 0, store.next_fire()
+    if due.now:
+        jobs, due = _fire(store, 1.0), store.next_fire()
     if due.in_seconds is None:
         return jobs, NONE_LOOK
     # One that is still due is locked by another transaction.
@@ -57,7 +58,11 @@ def _look(store: Store) -> tuple[int, float]:
 
 def fire_due(store: Store, seconds: float) -> int:
     """Fire what is due, in short transactions, for about this long. How many jobs were stored."""
-    deadline, jobs, more = time.monotonic() + seconds, 0, store.next_fire().now
+    return _fire(store, seconds) if store.next_fire().now else 0
+
+
+def _fire(store: Store, seconds: float) -> int:
+    deadline, jobs, more = time.monotonic() + seconds, 0, True
     while more and time.monotonic() < deadline:
         some, more = store.fire(BATCH)
         jobs += some

@@ -32,8 +32,11 @@ ANSWER_SECONDS = 40.0
 """How long the server may take to answer: longer than its own statement_timeout."""
 POOLS = {"claim": 1, "settle": 1, "beat": 1, "insert": 4, "read": 4, "apart": 20, "other": 4}
 """Connections by purpose, so that none starves another, and the most that each may have."""
-KEPT = 2
-"""Idle connections of a pool that are not closed."""
+ALIKE = (("claim", "settle", "beat", "insert"), ("read", "other"))
+"""Pools that share what is idle: their sessions have the same settings. (Users may change the settings of "apart".)"""
+KEPT = 4
+"""Idle connections of such pools that are not closed, and the seconds for which all but the last one are kept."""
+KEPT_SECONDS = 10.0
 
 DEFAULTS = {
     "application_name": "treadle",
@@ -58,6 +61,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     answer_within: float | None = None
     is_pooled = False
     """Whether a pooler is in between: each transaction may run in another session."""
+    used_at = 0.0
     is_set_up = False
     """Whether the session has treadle's settings, for statements without a BEGIN."""
 
@@ -137,11 +141,12 @@ Steps = Callable[Concatenate[Transaction, P], T]
 
 
 class _Pool:
-    """The connections for one purpose."""
+    """The connections for one purpose. Those that are idle may serve others."""
 
     def __init__(self, size: int) -> None:
         self.free = threading.BoundedSemaphore(size)
         self.idle: list[Connection] = []
+        """The one that was used last is the last."""
 
 
 class Database:
@@ -153,6 +158,9 @@ class Database:
         self._conninfo = conninfo
         self.clock = clock
         self._pools = {name: _Pool(size) for name, size in POOLS.items()}
+        for first, *others in ALIKE:
+            for name in others:
+                self._pools[name].idle = self._pools[first].idle
         self._notifications = Budget()
         self.cursors = Cursors()
 
@@ -311,9 +319,17 @@ class Database:
         if connection.closed:
             self.close()  # what ended this one, such as a restart or a failover, concerns all that are idle
         elif connection.info.transaction_status == TransactionStatus.IDLE and len(pool.idle) < KEPT:
+            connection.used_at = time.monotonic()
             pool.idle.append(connection)
+            self._close_unused(pool)
         else:
             connection.close()
+
+    def _close_unused(self, pool: _Pool) -> None:
+        """So that an idle worker has few connections: the first is used least."""
+        with suppress(IndexError):  # another thread may take it
+            while len(pool.idle) > 1 and time.monotonic() - pool.idle[0].used_at > KEPT_SECONDS:
+                pool.idle.pop(0).close()
 
     def _idle(self, pool: _Pool) -> Connection | None:
         with suppress(IndexError):  # another thread may take the last one

@@ -13,8 +13,9 @@ from treadle.errors import LeaseLost, WorkerLost
 from treadle.job import ClaimedJob, Progress, Status
 from treadle.outcome import UNSTARTED, Outcome, OutcomeKind, after_crash
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
-from treadle.stores.rows import Beat, Count, Flags
+from treadle.stores.rows import Beat, ChoresDue, Count, Flags
 from treadle.stores.shared.claim_settle import decode_claimed, settle_held
+from treadle.stores.shared.moved import refuse_moved
 from treadle.stores.shared.stats import tally
 from treadle.stores.transaction import LeaseOutcome, Transaction
 
@@ -118,6 +119,11 @@ def _crashed(
     running = [c for c in leases if started is None or c.number in started]
     crashed = {c.number: after_crash(c, reason, alone=len(running) == 1, outside=outside) for c in running}
     return [(c, crashed.get(c.number, UNSTARTED)) for c in leases]
+
+
+def chores_due(tx: Transaction, where: str) -> ChoresDue:
+    refuse_moved(tx, where)  # a quiet worker learns it here: it claims nothing
+    return ChoresDue(*map(bool, tx.execute(tx.sql.CHORES_DUE, {"now": tx.now}).fetchone()))
 
 
 def rescue(tx: Transaction, *, silent_for: int | None = None) -> Returned:

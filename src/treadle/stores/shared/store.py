@@ -20,7 +20,7 @@ from treadle.outcome import Outcome
 from treadle.schedule import NewSchedule
 from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest, Inserted
-from treadle.stores.rows import Claim, Due, ScheduleRow, Settled
+from treadle.stores.rows import ChoresDue, Claim, Due, ScheduleRow, Settled
 from treadle.stores.shared import (
     backlog,
     batches,
@@ -286,6 +286,9 @@ class SQLStore(ABC, Generic[D]):
     def expire(self, limit: int) -> int:
         database = self.database
         return database.write("other", expiry.expire, limit) if database.read("read", expiry.has_expired) else 0
+
+    def chores_due(self) -> ChoresDue:
+        return self.database.read("read", liveness.chores_due, self.where)
 
     def sample_backlog(self) -> int:
         database = self.database

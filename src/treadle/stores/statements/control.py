@@ -1,6 +1,9 @@
 """What holds jobs back: limits and pauses."""
 
+from treadle.stores.statements.manage import Manage
 from treadle.stores.statements.parts import STUCK
+
+_HAS_EXPIRED = Manage.HAS_EXPIRED
 
 
 class Control:
@@ -93,6 +96,13 @@ class Control:
     HAS_LIMITS = """
         SELECT EXISTS (SELECT 1 FROM treadle.lease_keys) OR EXISTS (SELECT 1 FROM treadle.buckets)
             OR EXISTS (SELECT 1 FROM treadle.ready WHERE parked > 'limit:' AND parked < 'limit;' AND parked > 'fair')
+    """
+    # Which chores have something to do: rescue, expire, put back what was paused, open limits.
+    CHORES_DUE = f"""
+        SELECT EXISTS (SELECT 1 FROM treadle.leases), ({_HAS_EXPIRED}),
+               EXISTS (SELECT 1 FROM treadle.pauses) OR EXISTS (
+                   SELECT 1 FROM treadle.ready WHERE parked > 'tenant:' AND parked < 'tenant;' AND parked > 'fair'),
+               ({HAS_LIMITS})
     """
     # Keys of leases that were deleted by hand.
     PRUNE_LEASE_KEYS = """
