@@ -76,6 +76,11 @@ MIDDLE = {
 """The parts of an app. They know only the contract of a store, and the user's own connections."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}
 """They may import everything; no other layer imports them."""
+_TO_OTHER_TOPS = {
+    ("__main__", "cli"),
+    ("cli.dashboard", "web"),
+    ("cli.bullmq", "contrib"),
+}
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -135,7 +140,7 @@ def may_import(importer: str, imported: str) -> bool:
         case "app" | "":  # the package itself only gathers the public names
             return below not in TOP or (importer, imported) == ("app", "web")  # td.asgi(), when it is called
         case own if own in TOP:
-            return below not in TOP - {own} or (importer, below) in (("__main__", "cli"), ("cli.dashboard", "web"))
+            return below not in TOP - {own} or (importer, below) in _TO_OTHER_TOPS
     return False
 
 

@@ -50,6 +50,18 @@ def test_the_outcome_is_computed_when_the_block_ends(store):
     assert "set inside" == store.get(claimed.id).result
 
 
+def test_without_an_outcome_only_the_users_rows_are_committed(store, users):
+    """For a job that is not of this store, and whose lease nobody here has."""
+    claimed = put_and_take(store)
+    assert settle_one(store, claimed, RELEASED)
+    before = snapshot(store)
+
+    with store.transaction(claimed, lambda: None) as connection:
+        connection.execute("INSERT INTO orders VALUES (1)")
+
+    assert ([1], before) == (orders(store), snapshot(store))
+
+
 def test_nothing_is_written_if_the_block_raises(store, users):
     claimed = put_and_take(store)
     before = snapshot(store)

@@ -16,6 +16,7 @@ import pytest
 from tests.docs.blocks import PAGES, ROOT, blocks_of, prose_of
 from tests.docs.run import Page
 from tests.servers.postgres import PostgresServer
+from tests.servers.redis import RedisServer
 
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "UPGRADING.md")]
 OTHERS += sorted((ROOT / "examples").glob("**/*.md"))
@@ -23,6 +24,7 @@ LIBSQL = "libsql+http://127.0.0.1:8080"
 """The server's address in the docs. The tests' own server has another port, because that one may be in use."""
 PROBES = "127.0.0.1:8081"
 """The address of a worker's probes in the docs. The tests have a free port instead."""
+REDIS = "redis://127.0.0.1:6379"
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -55,6 +57,10 @@ def test_every_block_runs_as_printed(
         with closing(socket.create_server(("127.0.0.1", 0))) as free:
             address = f"127.0.0.1:{free.getsockname()[1]}"
         blocks = [block._replace(code=block.code.replace(PROBES, address)) for block in blocks]
+    if any(REDIS in block.code for block in blocks):
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        redis.client.flushall()
+        blocks = [block._replace(code=block.code.replace(REDIS, redis.url)) for block in blocks]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("TREADLE_URL", raising=False)

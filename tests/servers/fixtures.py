@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -15,6 +15,9 @@ from tests.servers.namespaces import Network, obstacle
 from tests.servers.postgres import Elsewhere, PostgresServer
 from tests.servers.proxy import Proxy
 from tests.servers.replication import Cluster
+
+if TYPE_CHECKING:
+    from tests.servers.redis import RedisServer
 
 URL = "TREADLE_TEST_POSTGRES"
 """The URL of an existing server, whose user may create databases and end sessions."""
@@ -127,3 +130,12 @@ def libsql_url(libsql_server: LibSQLServer) -> str:
     """The URL of a server without tables."""
     libsql_server.empty()
     return libsql_server.url
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A server that all tests share. A test that kills it starts it again."""
+    from tests.servers.redis import RedisServer
+
+    with RedisServer() as server:
+        yield server

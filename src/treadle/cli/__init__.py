@@ -28,6 +28,7 @@ COMMANDS = {
     "bench": Lazy("Try it", "bench", "Measure how fast treadle is here."),
     "worker": Lazy("Work", "worker", "Run jobs until stopped."),
     "tick": Lazy("Work", "worker", "Run the jobs that are due, once, and end. For cron and serverless."),
+    "bullmq-worker": Lazy("Work", "bullmq", "Run jobs from Redis, as a worker of BullMQ."),
     "enqueue": Lazy("Work", "enqueue", "Store a job by the name of its type."),
     "stats": Lazy("Look", "stats", "Count jobs, and show how long they wait and what is wrong."),
     "top": Lazy("Look", "top", "Watch the queue on one screen."),
@@ -63,7 +64,7 @@ class Root(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name].module}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

@@ -202,9 +202,10 @@ class Engine(Protocol):
         """Write how these attempts ended, together, as far as their leases are held. An outcome that was written
         before (a repeated commit) is not lost."""
 
-    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> AbstractContextManager[Any]:
+    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome | None]) -> AbstractContextManager[Any]:
         """A connection whose transaction ends with the job's outcome. Raises LeaseLost, and rolls back, if the job
-        is no longer the caller's."""
+        is no longer the caller's. Without an outcome it ends with what the caller wrote: the job is not of this
+        store."""
 
     def complete_within(self, claimed: ClaimedJob, outcome: Outcome, connection: Any) -> None:
         """Write a completion in that connection's open transaction, and commit nothing. Raises LeaseLost if the job is

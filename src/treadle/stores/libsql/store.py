@@ -124,7 +124,7 @@ class LibSQLStore(SQLiteTables[Database]):
         raise AssertionError("no transaction is shared")
 
     @contextmanager
-    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Connection]:
+    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome | None]) -> Generator[Connection]:
         database = self.database
         with database.block() as tx:
             yield Connection(tx, database)

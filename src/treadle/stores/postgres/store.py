@@ -249,7 +249,7 @@ class PostgresStore(SQLStore[Database]):
         return liveness.beat_of(worker, leases, workers)
 
     @contextmanager
-    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Any]:
+    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome | None]) -> Generator[Any]:
         database = self.database
         block, tx = database.begin_block()
         connection = tx.connection

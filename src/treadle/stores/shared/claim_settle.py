@@ -149,8 +149,10 @@ def may_have_waited(one: tuple[ClaimedJob, Outcome | NewStep]) -> bool:
     return _may_wait(its.follow_ups, its.signals) or bool(its.batches) or joined
 
 
-def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:
+def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome | None) -> None:
     """End a job in the transaction of its handler. Raises LeaseLost if it is no longer the handler's."""
+    if outcome is None:
+        return
     held: Sequence[object] = ()
     if claimed.keyed or _may_wait(outcome.follow_ups, ()):
         held = keys.hold(tx, [claimed.id], outcome.follow_ups)

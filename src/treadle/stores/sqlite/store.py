@@ -182,7 +182,7 @@ class SQLiteStore(SQLiteTables[Database]):
         unwrap(connection).rollback()
 
     @contextmanager
-    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[sqlite3.Connection]:
+    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome | None]) -> Generator[sqlite3.Connection]:
         with self.database.writing_apart() as tx:
             began = time.monotonic()
             limit = threading.Timer(TRANSACTION_SECONDS, _cut_off, (tx.connection,))

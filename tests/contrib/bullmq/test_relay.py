@@ -1,0 +1,92 @@
+"""Jobs of the user's own transactions: in Redis are exactly those that committed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests import stores
+from tests.contrib.bullmq.conftest import Bench
+from tests.eventually import eventually
+from tests.servers.databases import Databases
+from treadle import Treadle
+from treadle.contrib.bullmq import Bull, Relay, UnsupportedByBullMQ
+from treadle.errors import BadOption
+
+
+@pytest.fixture
+def td(bench: Bench, postgres_databases: Databases) -> Iterator[Treadle]:
+    bench.url = bench.environment["TREADLE_URL"] = postgres_databases.reused(stores.make_tables)
+    app = Treadle(bench.url)
+    yield app
+    app.close()
+
+
+def in_redis(bench: Bench) -> set[str]:
+    return {key.rpartition(":")[2] for key in bench.server.client.scan_iter("bull:default:*-*-*-*-*", 1000)}
+
+
+def relay(bench: Bench) -> subprocess.Popen[str]:
+    return bench.start("worker", "tests.contrib.bullmq.app:relay", "-c", "4")
+
+
+def transaction(bench: Bench, td: Treadle, n: int, *, commit: bool) -> str:
+    with psycopg.connect(bench.url) as connection:
+        job = td.enqueue("work", {"n": n}, connection=connection, priority=n % 3)
+        if not commit:
+            connection.rollback()
+    return job.id
+
+
+@pytest.mark.parametrize(("count", "kills"), [(40, 2), pytest.param(2000, 20, marks=pytest.mark.torture)])
+def test_exactly_what_committed_is_in_redis(bench: Bench, td: Treadle, count: int, kills: int) -> None:
+    chance, process = random.Random(count), relay(bench)
+    committed = set()
+    for n in range(count):
+        commit = chance.random() < 0.6
+        id = transaction(bench, td, n, commit=commit)
+        if commit:
+            committed.add(id)
+        if n % (count // kills) == count // kills - 1:
+            eventually(lambda: in_redis(bench) & committed)
+            bench.kill(process)
+            process = relay(bench)
+    eventually(lambda: in_redis(bench) >= committed, within=240)
+    eventually(lambda: td.count("status:completed").value == len(committed), within=240)
+    bench.kill(process)
+    assert in_redis(bench) == committed
+    assert bench.server.client.zcard("bull:default:prioritized") == len(committed)
+
+
+def test_while_redis_is_down_jobs_wait(bench: Bench, td: Treadle) -> None:
+    id = transaction(bench, td, 1, commit=True)
+    bench.server.kill()
+    try:
+        process = relay(bench)
+        eventually(lambda: (job := td.get(id)) is not None and job.snoozes == 1)
+    finally:
+        bench.server.start()
+    td.run_now(id)
+    eventually(lambda: in_redis(bench) == {id})
+    eventually(lambda: (job := td.get(id)) is not None and job.result == {"queue": "default"})
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+
+
+def test_what_bullmq_cannot_keep_is_refused_at_start(bench: Bench) -> None:
+    app = Treadle(bench.url)
+
+    @app.job(fair="tenant")
+    def work(n: int) -> None: ...
+
+    with pytest.raises(UnsupportedByBullMQ, match="type 'work' declares fair"):
+        Relay(app, bench.redis, types=[work])
+    relay = Relay(app, bench.redis, types=[work], bull=Bull(bench.redis, app, without=["fair"]))
+    assert relay.registry["work"].published("").arguments == app.registry["work"].published("").arguments
+    with pytest.raises(BadOption, match="types"):
+        Relay(app, bench.redis, types=[])
