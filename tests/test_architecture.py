@@ -80,6 +80,8 @@ _TO_OTHER_TOPS = {
     ("__main__", "cli"),
     ("cli.dashboard", "web"),
     ("cli.bullmq", "contrib"),
+    ("contrib.django.views", "web"),
+    ("contrib.django.management.commands.treadle", "cli"),
 }
 
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -63,14 +63,15 @@ class NewBatchBlock:
         self._ended = True
         if kind is not None:
             return
+        connection = self._app._connection({"connection": self._connection})
         with self._new() as new:
-            if self._connection is None and (run := self._run()) is not None:
+            if connection is None and (run := self._run()) is not None:
                 self._refuse_taken()
                 self._join(run, new)
                 return
-            if self._connection is None:
+            if connection is None:
                 warn_if_on_loop("its twin: async with td.batch(…)", stacklevel=3)
-            self._app.store.insert_batch(new, self._connection)
+            self._app.store.insert_batch(new, connection)
         self._app._wake()
 
     async def __aenter__(self) -> Self:

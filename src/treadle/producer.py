@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treadle import clock
 from treadle.context import Run, Tracing, current_run
@@ -63,7 +63,7 @@ class Producer:
         """Store requests in the caller's transaction, with the running job's step or completion, or now."""
         if (run := current_run.get()) is not None:
             jobs = self._subjobs(run, jobs)
-        if (connection := options.get("connection")) is not None:
+        if (connection := self._connection(options)) is not None:
             return self.store.insert(jobs, connection)
         if run is not None and self._joins(run, options):
             _refuse_rejects(jobs)
@@ -75,6 +75,10 @@ class Producer:
         if self._wakers:
             self._wake()
         return stored
+
+    def _connection(self, options: Options) -> Any:
+        """The connection whose open transaction a write belongs to, if there is one."""
+        return options.get("connection")
 
     async def _astore_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
         connection, run = options.get("connection"), current_run.get()

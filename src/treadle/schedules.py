@@ -110,6 +110,7 @@ class Schedules:
         It wins over what code declares under this name, until it is deleted. With `connection`, it exists if and only
         if your open transaction commits.
         """
+        connection = self._app._connection({"connection": connection})
         return self._shown(self._app.store.put_schedule(self._new(name, job, options, tenant), connection))
 
     async def aput(

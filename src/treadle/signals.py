@@ -25,7 +25,7 @@ class Signals(Producer):
         With `connection`, it is sent if and only if your transaction commits. Inside a handler it is stored with the
         job's completion, inside a step with the step. `by`: who sends it.
         """
-        new = _checked(name, value, tenant, by)
+        new, connection = _checked(name, value, tenant, by), self._connection({"connection": connection})
         if connection is None and (run := current_run.get()) is not None and self._joins(run, {}):
             run.collecting.signals.append(new)
             return Signal(name=name, value=value, tenant=tenant, by=by, at=clock.moment(clock.now()))

@@ -31,6 +31,7 @@ SECONDS = 30.0
 """Longer than any command of the docs should take."""
 
 _FILE = re.compile(r"^# (\w+\.(?:py|toml))$")
+_FILE_IN_FOLDER = re.compile(r"^# (\w+/\w+\.py)$")
 _SHOWN = re.compile(r"#\s*→\s*(.+?)\s*$")
 
 
@@ -72,6 +73,10 @@ class Page:
             importlib.invalidate_caches()
             if not module.startswith("test_"):
                 self.names.update({k: v for k, v in vars(importlib.import_module(module)).items() if k[:2] != "__"})
+            return
+        if named := _FILE_IN_FOLDER.match(block.code.partition("\n")[0]):  # of a project that a command has made
+            with (self._folder / named[1]).open("a", encoding="utf-8") as file:
+                file.write(f"\n{block.code}\n")
             return
         source = "\n" * (block.line - 1) + block.code
         tree = _checking_what_is_shown(ast.parse(source), source.splitlines())

@@ -89,8 +89,9 @@ click.version_option(package_name="treadle", message="treadle %(version)s")(cli)
 cli.params += shared_options(variables=True)
 
 
-def main() -> None:
+def main(program: str = "treadle") -> None:
+    """`program`: how the user calls it, as the help shows it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a ✓ that the terminal cannot show must not fail the command
-    cli(prog_name="treadle")
+    cli(prog_name=program)

@@ -1,0 +1,197 @@
+"""The Treadle of a Django project: its database is one of `DATABASES`, and an enqueue joins an open `atomic()`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import django
+from asgiref.sync import SyncToAsync, sync_to_async
+from django.apps import apps
+from django.conf import settings
+from django.core import mail
+from django.core.exceptions import ImproperlyConfigured
+from django.db import close_old_connections, connections
+
+from treadle.app import Treadle
+from treadle.context import Context, caller, current_run
+from treadle.contrib.django.store import store_on
+from treadle.errors import TreadleError
+from treadle.function import Options
+from treadle.job import Job, NewJob
+from treadle.stores import open_store
+from treadle.stores.base import Store
+
+SETTINGS = ("DATABASE", "URL", "RETENTION", "REDACT")
+NOT_LIBPQ = ("assume_role", "isolation_level", "pool", "server_side_binding", "cursor_factory", "context")
+"""Options of Django's PostgreSQL backend that are its own."""
+IN_ATOMIC = (
+    *("get", "jobs", "count", "counts", "counts_by_state", "attempts", "logs", "lineage", "why", "steps", "waits"),
+    *("get_signal", "retry", "cancel", "delete", "run_now", "reschedule", "bulk"),
+)
+"""The calls of `td` that are part of an open `atomic()`: they see what it has written, and commit with it. Another
+connection would not see it, and on SQLite would wait for it in vain."""
+_making = threading.RLock()
+_joins: ContextVar[bool] = ContextVar("joins", default=False)
+"""Whether such a call is under way, inside `atomic()`."""
+
+
+def project_app() -> DjangoTreadle:
+    """The one of this process. If nothing has set Django up, as in a child process, this does."""
+    package = sys.modules["treadle.contrib.django"]
+    if not apps.ready and not apps.loading:
+        django.setup()
+    with _making:
+        if "td" not in vars(package):
+            vars(package)["td"] = DjangoTreadle(conf())
+        made: DjangoTreadle = vars(package)["td"]
+        return made
+
+
+def conf() -> Mapping[str, Any]:
+    """settings.TREADLE."""
+    given: Mapping[str, Any] = getattr(settings, "TREADLE", {})
+    for name in given:
+        if name not in SETTINGS:
+            raise ImproperlyConfigured(f"TREADLE has an unknown key {name!r}; it may have {', '.join(SETTINGS)}")
+    if "URL" in given and "DATABASE" in given:
+        raise ImproperlyConfigured("TREADLE has both URL and DATABASE; leave one of them out")
+    return given
+
+
+class DjangoTreadle(Treadle):
+    """A Treadle on the database `TREADLE["DATABASE"]`, "default" if it is not set.
+
+    While tests run, its jobs are on the connection of the test, and roll back with it.
+    """
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.alias: str | None = None if "URL" in given else given.get("DATABASE", "default")
+        self._chosen: Store | None = None
+        """By a URL, or by `treadle.testing.temporary`."""
+        self._opened: Store | None = None
+        """That of the alias. It is opened when it is used: tests change the settings of their databases."""
+        self.joined = None if self.alias is None else store_on(self.alias)
+        """On Django's own connection: for tests, and for what is looked at and changed inside `atomic()`."""
+        options = {name.lower(): given[name] for name in ("RETENTION", "REDACT") if name in given}
+        try:
+            super().__init__(given.get("URL", "sqlite:///treadle.db"), **options)
+        except TreadleError as error:
+            raise ImproperlyConfigured(f"TREADLE: {error}") from error
+        if self.alias is not None:
+            self._chosen = None
+        self.middleware(close_connections)
+
+    @property
+    def store(self) -> Store:
+        if self._chosen is not None:
+            return self._chosen
+        if self.in_test or _joins.get():
+            assert self.joined is not None
+            return self.joined
+        if self._opened is None:
+            assert self.alias is not None
+            self._opened = open_store(url_of(self.alias))
+            self._start_over()
+        return self._opened
+
+    @store.setter
+    def store(self, store: Store) -> None:  # pyright: ignore[reportIncompatibleVariableOverride] (it is set by _use)
+        self._chosen = store
+
+    @property
+    def in_test(self) -> bool:
+        """Whether a test runs, and has not chosen another database."""
+        return self.joined is not None and self._is_ours() and hasattr(mail, "outbox")
+
+    def _is_ours(self) -> bool:
+        """Whether the jobs are in a database of Django."""
+        return self.alias is not None and self._chosen in (None, self.joined)
+
+    def _is_atomic(self) -> bool:
+        """Whether the caller is in an `atomic()` that a job belongs to.
+
+        The one around a test does not count for a handler: what it enqueues is stored with its completion, as it is
+        outside of tests.
+        """
+        if not self._is_ours():
+            return False
+        blocks = connections[str(self.alias)].atomic_blocks
+        if current_run.get() is None:
+            return bool(blocks)
+        return any(not block._from_testcase for block in blocks)
+
+    def _connection(self, options: Options) -> Any:
+        if options.get("connection") is None and not options.get("detached") and self._is_atomic():
+            return connections[str(self.alias)]
+        return options.get("connection")
+
+    async def _astore_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        if self.in_test:  # in the thread of the test, whose connection it is
+            stored: list[Job] = await sync_to_async(self._store_jobs)(jobs, options)
+            return stored
+        return await super()._astore_jobs(jobs, options)
+
+    def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
+        return self.store.insert(jobs) if self.in_test else super()._insert(jobs)
+
+
+def _in_atomic(name: str) -> Any:
+    method = getattr(Treadle, name)
+
+    @functools.wraps(method)
+    def call(self: DjangoTreadle, *args: Any, **kwargs: Any) -> Any:
+        token = _joins.set(self.joined is not None and self._is_atomic())
+        try:
+            return method(self, *args, **kwargs)
+        finally:
+            _joins.reset(token)
+
+    return call
+
+
+for _name in IN_ATOMIC:
+    setattr(DjangoTreadle, _name, _in_atomic(_name))
+
+
+def close_connections(ctx: Context) -> Generator[None]:
+    """Middleware: close the connections that are too old or broken, before and after each attempt, as Django does
+    around each request."""
+    _close_old()
+    try:
+        yield
+    finally:
+        _close_old()
+
+
+def _close_old() -> None:
+    if hasattr(mail, "outbox"):  # a test needs its connection
+        return
+    close_old_connections()
+    if not isinstance(caller(), int):  # on an event loop, where the ORM has a thread for itself
+        SyncToAsync.single_thread_executor.submit(close_old_connections)
+
+
+def url_of(alias: str) -> str:
+    """The URL of one of `DATABASES`."""
+    if alias not in connections:
+        raise ImproperlyConfigured(f"DATABASES has no {alias!r}, where TREADLE keeps its jobs")
+    connection = connections[alias]
+    given = connection.settings_dict
+    name = str(given["NAME"] or "")
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{name}"
+    if connection.vendor != "postgresql":
+        problem = f"{alias!r} of DATABASES is {connection.vendor}"
+        raise ImproperlyConfigured(
+            f"{problem}; treadle needs SQLite or PostgreSQL: see TREADLE['DATABASE'] and ['URL']"
+        )
+    options = {key: value for key, value in given["OPTIONS"].items() if key not in NOT_LIBPQ}
+    parts = {"host": given["HOST"], "port": given["PORT"], "user": given["USER"], "password": given["PASSWORD"]}
+    query = urlencode({**{key: value for key, value in parts.items() if value}, **options}, quote_via=quote)
+    return f"postgresql:///{quote(name)}{'?' if query else ''}{query}"

@@ -1,0 +1,48 @@
+"""The Django app: it creates the tables with `migrate`, and imports every `tasks.py`."""
+
+# Django has no types, and what pyright infers from its code is wrong here.
+# pyright: reportAssignmentType=false
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.apps import AppConfig
+from django.core import checks
+from django.db.models.signals import post_migrate
+from django.utils.module_loading import autodiscover_modules
+
+from treadle.contrib.django.app import project_app, url_of
+from treadle.contrib.django.checks import check_settings
+from treadle.stores import open_store
+
+
+class TreadleConfig(AppConfig):
+    name = "treadle.contrib.django"
+    label = "treadle"
+    verbose_name = "treadle"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        checks.register(check_settings)
+        post_migrate.connect(upgrade, sender=self)
+        autodiscover_modules("tasks")
+
+
+def upgrade(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
+    """After `migrate`: create or upgrade the tables. In tests, delete all jobs, too: a TransactionTestCase ends with a
+    `flush`, which sends this signal."""
+    app = project_app()
+    if using != app.alias:
+        return
+    if app.in_test:
+        assert app.joined is not None
+        app.joined.upgrade()
+        app.joined.empty()
+        return
+    store = open_store(url_of(using))
+    before, now = store.schema(), store.upgrade()
+    store.close()
+    if verbosity and before != now:
+        done = f"upgraded from schema {before} to {now}" if before else f"created, with schema {now}"
+        print(f"  The tables of treadle are {done}.", file=stdout)

@@ -1,0 +1,51 @@
+"""System checks: what is wrong with the settings, before a job is lost to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+
+from treadle.contrib.django.app import project_app, url_of
+from treadle.errors import TreadleError
+
+IMMEDIATE = '"OPTIONS": {"transaction_mode": "IMMEDIATE"}'
+
+
+def check_settings(app_configs: Any, **_: Any) -> list[CheckMessage]:
+    """TREADLE, and the database that it names."""
+    try:
+        app = project_app()
+        if app.alias is None or app.in_test:
+            return []
+        url_of(app.alias)
+    except (ImproperlyConfigured, TreadleError) as error:
+        return [Error(str(error), id="treadle.E001")]
+    connection = connections[app.alias]
+    if connection.vendor == "postgresql":
+        return _check_postgres()
+    return _check_sqlite(connection)
+
+
+def _check_postgres() -> list[CheckMessage]:
+    try:
+        import psycopg  # noqa: F401
+    except ImportError:
+        hint = "Install it: pip install 'psycopg[binary]'. Django uses it, too, if it is there."
+        return [Error("treadle needs psycopg 3, and it is not installed.", hint=hint, id="treadle.E002")]
+    return []
+
+
+def _check_sqlite(connection: Any) -> list[CheckMessage]:
+    found: list[CheckMessage] = []
+    name, alias = str(connection.settings_dict["NAME"]), connection.alias
+    if ":memory:" in name or "mode=memory" in name:
+        problem = f"The database {alias!r} is in memory, where jobs are not durable."
+        found.append(Error(problem, hint="Name a file.", id="treadle.E003"))
+    if connection.settings_dict["OPTIONS"].get("transaction_mode") != "IMMEDIATE":
+        problem = f"Transactions of the database {alias!r} take the lock when they first write."
+        hint = f"With workers beside them, some fail with 'database is locked'. Set {IMMEDIATE} in DATABASES."
+        found.append(Warning(problem, hint=hint, id="treadle.W001"))
+    return found

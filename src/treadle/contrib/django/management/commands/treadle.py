@@ -1,0 +1,37 @@
+"""`manage.py treadle …`: every command of treadle, with the database and the jobs of this project."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, handle_default_options
+
+from treadle.contrib.django.app import project_app
+
+APP = "treadle.contrib.django:td"
+
+
+class Command(BaseCommand):
+    help = "Run a command of treadle on the database of this project: manage.py treadle jobs ls"
+    before: tuple[str, ...] = ()
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        parser = argparse.ArgumentParser(add_help=False)
+        parser.add_argument("--settings")
+        parser.add_argument("--pythonpath")
+        options, rest = parser.parse_known_args(argv[2:])
+        handle_default_options(options)
+        self.handle(*rest)
+
+    def handle(self, *args: str, **_: Any) -> None:
+        from treadle.cli import main
+
+        here = sys.path[0] or os.getcwd()  # the processes of workers have to find the project, too
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
+        os.environ["TREADLE_URL"] = project_app().store.url
+        os.environ["TREADLE_APP"] = APP
+        sys.argv = ["treadle", *self.before, *args]
+        main("python manage.py treadle")

@@ -1,0 +1,94 @@
+"""`drain` for Django's tests: it runs jobs in the calling thread, on the connection of the test."""
+
+# Django has no types, and what pyright infers from its code is wrong here.
+# pyright: reportGeneralTypeIssues=false, reportFunctionMemberAccess=false
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+from asgiref.sync import async_to_sync
+from django.db import DatabaseError, connections, transaction
+
+from treadle import clock
+from treadle.context import Run
+from treadle.contrib.django.app import DjangoTreadle, project_app
+from treadle.errors import BadOption
+from treadle.hooks import dispatch_now
+from treadle.job import ClaimedJob
+from treadle.outcome import UNSUCCESSFUL, Outcome
+from treadle.run_steps import StepSaver
+from treadle.stores.base import ClaimRequest
+from treadle.worker.runner import run_async, run_sync
+from treadle.worker.tick import TickReport
+
+LEASE = 3600 * clock.SECOND
+
+
+def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
+    """Run everything that is due, in this thread: the jobs, their follow-ups, and retries that are due already.
+
+    It works in a `TestCase`, whose transaction no other connection sees, and in a `TransactionTestCase`. Raises
+    AssertionError, with the tracebacks, if jobs failed; with `raising=False` the report says how many.
+    """
+    td = project_app()
+    if max_jobs < 1:
+        raise BadOption("max_jobs", max_jobs, "at least 1")
+    request = ClaimRequest(limit=1, types=dict.fromkeys(td.registry.types), lease_for=LEASE)
+    kinds: Counter[str] = Counter()
+    failed: dict[str, str] = {}
+    while claims := td.store.claim("", request):
+        if kinds.total() >= max_jobs:
+            raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself?")
+        [claimed] = claims
+        outcome = _run(td, claimed)
+        failed.pop(claimed.id, None)
+        if outcome is not None:
+            kinds[outcome.kind.value] += 1
+            if outcome.kind in UNSUCCESSFUL:
+                failed[claimed.id] = f"{claimed.type} {outcome.kind.value}:\n{outcome.traceback or outcome.error}"
+    if failed and raising:
+        problem = f"{len(failed)} of the jobs failed; to allow that: drain(raising=False)"
+        raise AssertionError("\n".join([problem, *failed.values()]))
+    counts: dict[str, Any] = dict(kinds)
+    return TickReport(ran=kinds.total(), next_due_at=clock.optional_moment(td.store.due(request).next_at), **counts)
+
+
+def _run(td: DjangoTreadle, claimed: ClaimedJob) -> Outcome | None:
+    """Run one attempt, and settle it."""
+    store, job_type = td.store, td.registry[claimed.type]
+    run = Run(claimed, store, td.redactor, StepSaver(store), typed=td.registry.result)
+    dispatch_now(td.hooks, td.hooks.started([claimed], ""))
+    outcome: Outcome | None = None
+    with _savepoint(td.alias):
+        if inspect.iscoroutinefunction(job_type.handler):
+            outcome = async_to_sync(run_async)(run, job_type)
+        else:
+            outcome = run_sync(run, job_type)
+    if outcome is not None and not outcome.written:
+        settled = store.settle([(claimed, run.with_logs(outcome))])
+        raised = {} if run.error is None else {claimed.number: run.error}
+        dispatch_now(td.hooks, td.hooks.ended(settled.written, settled.at, "", raised))
+    return outcome
+
+
+@contextmanager
+def _savepoint(alias: str | None) -> Generator[None]:
+    """Around a handler, if the test has a transaction: a statement that fails must not fail the test with it.
+
+    To Django it is a part of the test, so that `durable` blocks and follow-ups are as they are outside of tests.
+    """
+    if alias is None or not connections[alias].in_atomic_block:
+        yield
+        return
+    block = transaction.atomic(using=alias)
+    block._from_testcase = True
+    try:
+        with block:
+            yield
+    except DatabaseError:  # the handler has swallowed one, and the database refuses to go on: it is rolled back now
+        pass

@@ -1,0 +1,190 @@
+"""treadle in a Django project: on SQLite with the Django of this Python, else with Django 6."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import django
+import pytest
+
+from tests import stores
+from tests.eventually import eventually
+from tests.servers.postgres import PostgresServer
+
+ROOT = Path(__file__).parents[2]
+MANAGE = "tests.contrib.django_project.manage"
+PREPARE = """
+from django.db import transaction
+from tests.contrib.django_project.shop.models import Order
+from tests.contrib.django_project.shop.tasks import count
+from treadle.contrib.django import td
+with transaction.atomic():
+    Order.objects.bulk_create([Order(note=f"o-{n}") for n in range(1000)])
+    td.enqueue_many([count.request(f"o-{n}") for n in range(1000)])
+"""
+UNSETTLED = """
+SELECT id FROM treadle_leases WHERE lease <= {} OR attempt > 1 UNION ALL SELECT id FROM treadle_ready WHERE attempts > 0
+"""
+"""Jobs that ran when the server stopped, until they have run again."""
+JOIN = """
+from django.db import transaction
+from tests.contrib.django_project.shop.tasks import label
+from treadle.contrib.django import td
+for n in (1, 2):
+    with transaction.atomic():
+        td.signal(f"go:{n}")
+        td.schedules.put(f"s-{n}", label, every=3600, payload={"order": n})
+        with td.batch(f"b-{n}") as batch:
+            batch.add(label.request(n))
+        job = label.enqueue(n)
+        td.cancel(job.id)
+        print(td.get(job.id).status, td.why(job.id).status, len(td.jobs()))
+        transaction.set_rollback(n == 1)
+print([one.name for one in td.schedules.list()], [one.name for one in td.batches.list()], len(td.jobs()))
+print(td.get_signal("go:1"), td.get_signal("go:2").name)
+"""
+DASHBOARD = """
+from django.contrib.auth.models import User
+from django.test import Client
+from treadle.contrib.django import td
+client = Client(headers={"sec-fetch-site": "same-origin"})
+client.force_login(User.objects.create_superuser("ann"))
+page = client.get("/jobs/")
+[job] = td.jobs(status="pending")
+done = client.post(f"/jobs/api/jobs/{job.id}/cancel")
+events = client.get("/jobs/api/events")
+print(page.status_code, b'"/jobs/static/' in page.content, done.status_code, td.get(job.id).status, events.status_code)
+"""
+
+
+@pytest.fixture(scope="session")
+def python6() -> str:
+    """A Python with Django 6: this one, or one that script/django6 finds."""
+    if django.VERSION >= (6,):
+        return sys.executable
+    found = subprocess.run([ROOT / "script/django6"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(f"Django 6 is not tested: {found.stderr.strip()}")
+    return found.stdout.strip()
+
+
+class Project:
+    """The project in a folder of its own, on a database of its own."""
+
+    def __init__(self, python: str, folder: Path, database: str = "", **variables: str) -> None:
+        self._python = python
+        self._folder = folder
+        self._env = {**os.environ, "SHOP_FOLDER": str(folder), "SHOP_DATABASE": database, **variables}
+        self._env.pop("DJANGO_SETTINGS_MODULE", None)
+        self.url = database or f"sqlite:///{folder}/db.sqlite3"
+
+    def command(self, *words: str) -> list[str]:
+        return [self._python, "-m", MANAGE, *words]
+
+    def manage(self, *words: str, code: int = 0) -> str:
+        ran = subprocess.run(
+            self.command(*words), env=self._env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+        )
+        assert ran.returncode == code, ran.stdout + ran.stderr
+        return ran.stdout + ran.stderr
+
+    def start(self, *words: str) -> subprocess.Popen[bytes]:
+        log = (self._folder / "worker.log").open("ab")
+        return subprocess.Popen(self.command(*words), env=self._env, cwd=ROOT, stdout=log, stderr=log)
+
+
+def test_the_tests_of_a_project_pass_on_sqlite(tmp_path: Path) -> None:
+    """Both kinds of test cases, tasks with results, the admin and the dashboard: see django_project/shop/tests.py."""
+    assert "\nOK" in Project(sys.executable, tmp_path).manage("test", "tests.contrib.django_project.shop")
+
+
+def test_the_tests_of_a_project_pass_on_postgresql(python6: str, tmp_path: Path, postgres_url: str) -> None:
+    assert "\nOK" in Project(python6, tmp_path, postgres_url).manage("test", "tests.contrib.django_project.shop")
+
+
+@pytest.fixture
+def project(python6: str, tmp_path: Path) -> Project:
+    project = Project(python6, tmp_path)
+    assert "The tables of treadle are created" in project.manage("migrate")
+    return project
+
+
+def test_a_worker_runs_tasks_on_threads_loops_and_in_children(project: Project) -> None:
+    project.manage(
+        "shell",
+        "-c",
+        """
+from tests.contrib.django_project.shop.models import Order
+from tests.contrib.django_project.shop import tasks
+Order.objects.create(note="o-1")
+tasks.ship.enqueue("o-1"), tasks.mail.enqueue("o-1"), tasks.apart.enqueue("o-1"), tasks.fail.enqueue(1)
+""",
+    )
+    said = project.manage("treadle_worker", "--burst", "--concurrency", "2")
+    jobs = {
+        job["type"].rpartition(".")[2]: job
+        for job in json.loads(project.manage("treadle", "jobs", "ls", "--json"))["items"]
+    }
+    assert {"ship": "completed", "mail": "completed", "apart": "completed", "fail": "pending"} == {
+        type: job["status"] for type, job in jobs.items()
+    }, said
+    assert [1, {"shipped": 1}] == [jobs["apart"]["result"][0], jobs["ship"]["result"]]
+    assert "200 True 200 cancelled 404" in project.manage("shell", "-c", DASHBOARD)
+
+
+def test_all_that_is_written_inside_atomic_commits_with_it(project: Project) -> None:
+    """And what is read there, sees it."""
+    assert "cancelled cancelled 2\ncancelled cancelled 2\n['s-2'] ['b-2'] 2\nNone go:2" in project.manage(
+        "shell", "-c", JOIN
+    )
+
+
+def test_settings_are_checked(python6: str, tmp_path: Path) -> None:
+    wrong = {
+        "TREADLE = {'DATABASE': 'other'}": ["treadle.E001", "DATABASES has no 'other'"],
+        "TREADLE = {'RETENTON': None}": ["unknown key 'RETENTON'"],
+        "DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}}": [
+            "treadle.E003",
+            "treadle.W001",
+        ],
+    }
+    project = Project(python6, tmp_path, PYTHONPATH=str(tmp_path))
+    for number, (line, problems) in enumerate(wrong.items()):
+        (tmp_path / f"wrong{number}.py").write_text(f"from tests.contrib.django_project.settings import *\n{line}\n")
+        said = project.manage("check", "--settings", f"wrong{number}", code=1)
+        assert all(problem in said for problem in problems), said
+
+
+def test_no_job_is_lost_when_the_server_restarts_twice(
+    python6: str, tmp_path: Path, make_postgres: Callable[..., PostgresServer]
+) -> None:
+    """With connections that Django keeps. Some jobs are in the middle of it, and fail once: twice, and they would be
+    failed."""
+    server = make_postgres()
+    project = Project(python6, tmp_path, server.url(), SHOP_CONN_MAX_AGE="600")
+    project.manage("migrate")
+    project.manage("shell", "-c", PREPARE)
+
+    def completed() -> int:
+        [[number]] = stores.rows(server.url(), "SELECT count(*) FROM treadle_finished WHERE status = 'completed'")
+        return int(number)
+
+    worker = project.start("treadle_worker", "--concurrency", "10")
+    try:
+        for number in (100, 500):
+            eventually(lambda: completed() >= number)  # noqa: B023
+            server.restart()
+            [[newest]] = stores.rows(server.url(), "SELECT coalesce(max(lease), 0) FROM treadle_leases")
+            eventually(lambda: [] == stores.rows(server.url(), UNSETTLED.format(newest)))  # noqa: B023
+        eventually(lambda: completed() == 1000)
+    finally:
+        worker.terminate()
+        worker.wait(60)
+    failures = stores.rows(server.url(), "SELECT count(*) FROM treadle_attempts GROUP BY id")
+    assert {(1,)} >= set(failures)
+    assert [(1000, 1)] == stores.rows(server.url(), "SELECT count(*), min(shipped) FROM shop_order")
