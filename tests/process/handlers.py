@@ -380,3 +380,14 @@ async def node(ctx: Context) -> None:
     note("early", ctx.id, early)
     with journalled(ctx):
         await asyncio.sleep(0)
+
+
+@td.job(max_attempts=1000)
+async def member(ctx: Context) -> None:
+    await asyncio.sleep(0)
+
+
+@td.job(max_attempts=1000)
+async def after_the_batch(ctx: Context, name: str) -> None:
+    with journalled(ctx):
+        note("batch", name)

@@ -6,12 +6,26 @@ import itertools
 import random
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
-from tests.process.handlers import node, td, ten_steps, waits_for_a_signal
+import psutil
+import pytest
+
+from tests.process.fault_injection import Restart, crashing
+from tests.process.faults import completed, living
+from tests.process.handlers import after_the_batch, member, node, td, ten_steps, waits_for_a_signal
 from tests.process.harness import Place, end, kill_every, size
 from tests.process.journal import lines
+from tests.servers.postgres import PostgresServer
+from treadle.clock import SECOND
 from treadle.job import Job
+from treadle.outcome import Outcome, OutcomeKind
+from treadle.stores.base import ClaimRequest
+from treadle.waits import NewWait
 
 SIGNALS = """
 import random, sys
@@ -23,15 +37,16 @@ for n in random.sample(range(first, last), last - first):
 
 
 def left(place: Place, n: int) -> int:
-    return n - place.count("completed")
+    return n - completed(place)
 
 
-def test_no_stored_step_runs_again(place: Place) -> None:
-    n, processes = size("STEPS", 30), size("STEPS_PROCESSES", 2)
+def check_steps(place: Place, n: int, faults: Callable[[], AbstractContextManager[list[Restart]]]) -> None:
+    processes = size("STEPS_PROCESSES", 2)
     supervisor = place.worker(processes=processes, beat=1.0, concurrency=20)
     place.wait_for_workers(processes)
     jobs = td.enqueue_many([ten_steps.request() for _ in range(n)])
-    kills = kill_every(0.25, place.worker_pids, lambda: left(place, n))
+    with faults() as restarts:
+        kills = kill_every(0.25, lambda: living(place), lambda: left(place, n))
     assert end(supervisor) == 0
     stored: set[tuple[str, str]] = set()
     again: list[list[str]] = []
@@ -42,11 +57,22 @@ def test_no_stored_step_runs_again(place: Place) -> None:
         elif what == "step" and key in stored:
             again.append(words)
     steps = len(place.noted("step"))
-    print(f"{n} jobs of 10 steps, {len(kills)} kills: {steps} steps ran, {len(stored)} were stored, {len(again)} again")
+    faulty = f"{len(kills)} kills, {len(restarts)} crashes of the server"
+    print(f"{n} jobs of 10 steps, {faulty}: {steps} steps ran, {len(stored)} were stored, {len(again)} again")
     assert again == []
     assert len(stored) == 10 * n
     assert {td.get(job.id).result for job in jobs} == {45}
     assert place.sql("SELECT count(*) FROM treadle_attempts WHERE outcome = 'failed'") == [(0,)]
+
+
+def test_no_stored_step_runs_again(place: Place) -> None:
+    check_steps(place, size("STEPS", 30), lambda: nullcontext([]))
+
+
+@pytest.mark.torture
+def test_no_stored_step_runs_again_though_the_server_crashes(server: PostgresServer, tmp_path: Path) -> None:
+    with Place(tmp_path, server.url()) as place:
+        check_steps(place, size("STEPS", 400), lambda: crashing(server))
 
 
 def test_each_wait_has_one_outcome_and_no_signal_is_lost(place: Place) -> None:
@@ -106,3 +132,63 @@ def test_no_child_starts_before_its_parents_and_each_starts(place: Place) -> Non
     assert min(run.started for run in runs if run.id == bottom.id) > last
     assert place.sql("SELECT count(*) FROM treadle_waits WHERE met = 0") == [(0,)]
     assert place.sql("SELECT count(*) FROM treadle_arrivals") == [(0,)]
+
+
+def test_a_batch_closes_once_and_its_counts_are_exact(place: Place) -> None:
+    n = size("BATCH", 1000)
+    supervisor = place.worker(processes=2, beat=1.0, concurrency=100)
+    place.wait_for_workers(2)
+    with td.batch("all", then=after_the_batch.request(name="all")) as batch:
+        for _ in range(n):
+            batch.add(member.request())
+    kills = kill_every(0.5, place.worker_pids, lambda: left(place, n + 1))
+    assert end(supervisor) == 0
+    found, then = td.batches.get("all"), place.noted("batch")
+    print(f"a batch of {n}, {len(kills)} kills: {found.completed} completed, {len(then)} runs of what follows")
+    assert (found.added, found.completed, found.failed, found.cancelled) == (n, n, 0, 0)
+    assert (found.closings, found.is_open) == (1, False)
+    assert place.sql("SELECT count(*) FROM treadle_jobs") == [(n + 1,)]
+    assert len({run.id for run in place.runs()}) == 1
+    assert [tuple(row) for row in place.sql("SELECT count(*) FROM treadle_arrivals")] == [(0,)]
+
+
+def suspend_many(place: Place, n: int) -> None:
+    """Jobs that wait for signals, half of them for a day at most."""
+    for first in range(0, n, 500):
+        td.enqueue_many([waits_for_a_signal.request(name=f"go {k}", timeout=1) for k in range(first, first + 500)])
+        ended = []
+        for k, claimed in enumerate(place.store.claim("", ClaimRequest(limit=500)), first):
+            wait = NewWait("signal", f"go {k}", f"go {k}", timeout=86_400 * SECOND if k % 2 else None)
+            ended.append((claimed, Outcome(OutcomeKind.SUSPENDED, charged=0, waits=(wait,))))
+        assert place.store.settle(ended).lost == []
+
+
+@pytest.mark.torture
+def test_a_hundred_thousand_suspended_jobs_cost_an_idle_worker_nothing(place: Place) -> None:
+    def cpu(seconds: float = 30.0) -> float:
+        """What an idle worker takes of a core, and its sessions on the server."""
+        worker = place.worker(processes=0)
+        place.wait_for_workers(1)
+        time.sleep(5)
+        processes = [psutil.Process(worker.pid), *servers(place)]
+        before = sum(sum(process.cpu_times()[:2]) for process in processes)
+        time.sleep(seconds)
+        used = (sum(sum(process.cpu_times()[:2]) for process in processes) - before) / seconds
+        assert end(worker) == 0
+        return used
+
+    n = size("SUSPENDED", 100_000)
+    without = cpu()
+    suspend_many(place, n)
+    assert place.count("blocked") == n
+    many = cpu()
+    print(f"an idle worker takes {without:.2%} of a core, and {many:.2%} with {n:,} suspended jobs")
+    assert many - without <= 0.01
+
+
+def servers(place: Place) -> list[psutil.Process]:
+    """The sessions of this database."""
+    if not place.is_postgres:
+        return []
+    pids = place.sql("SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()")
+    return [psutil.Process(pid) for (pid,) in pids]

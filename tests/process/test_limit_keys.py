@@ -45,12 +45,13 @@ def test_no_key_is_ever_exceeded(place: Place) -> None:
 
 def check_slots_of_keys(place: Place, faults: Callable[[], AbstractContextManager[list[Restart]]]) -> None:
     """Between the faults, the slots of each key are in use as long as jobs wait for them. (The worker processes have
-    more slots than all keys together, and the jobs take long compared with the commits between two of them.)"""
+    more slots than all keys together. The jobs take long compared with the commits between two of them, and longer
+    the more of them run at once, so that jobs of all limits wait until the end.)"""
     n, tenants, processes = size("LIMIT_KEYS", 600), size("LIMIT_KEYS_TENANTS", 4), size("LIMIT_KEYS_PROCESSES", 3)
     supervisor = place.worker(processes=processes, beat=1.0, concurrency=100)
     place.wait_for_workers(processes)
     wanted = [(limit, f"t{m % tenants}") for m in range(n // 3) for limit in KEYED]
-    requests = [KEYED[limit].using(tenant=tenant).request(seconds=1.0) for limit, tenant in wanted]
+    requests = [KEYED[limit].using(tenant=tenant).request(seconds=float(limit)) for limit, tenant in wanted]
     keys = {job.id: key for job, key in zip(td.enqueue_many(requests), wanted, strict=True)}
     with faults() as restarts:
         kills = kill_every(10.0, lambda: living(place), lambda: len(keys) - completed(place))
@@ -101,6 +102,7 @@ def test_no_window_has_more_starts_than_the_rate_allows(place: Place) -> None:
         starts = sorted(run.started for run in runs)
         most = max(sum(at <= other < at + window - late for other in starts) for at in starts)
         seconds = (starts[-1] - starts[0]) / 1e9
-        print(f"{len(starts)} starts in {seconds:.1f} s, {len(kills)} kills: {most} in a window")
+        share = len(starts) / (RATE.burst + RATE.count * seconds / RATE.per)
+        print(f"{len(starts)} starts in {seconds:.1f} s, {len(kills)} kills: {most} in a window, {share:.1%} of all")
         assert most <= RATE.count + RATE.burst
         assert len(starts) <= RATE.burst + RATE.count * seconds / RATE.per + 0.3 * RATE.count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import time
@@ -16,9 +17,19 @@ import psutil
 import pytest
 
 from tests.eventually import eventually
-from tests.process.faults import MakePostgres
-from tests.process.handlers import td, waits_at_a_gate, waits_at_a_gate_in_a_thread
-from tests.process.harness import Place, end, size
+from tests.process import usage
+from tests.process.fault_injection import crashing
+from tests.process.faults import MakePostgres, check, completed, living
+from tests.process.handlers import (
+    storm_async,
+    storm_slow,
+    storm_thread,
+    td,
+    three_at_once,
+    waits_at_a_gate,
+    waits_at_a_gate_in_a_thread,
+)
+from tests.process.harness import Place, end, kill_every, size
 from tests.servers.postgres import PostgresServer
 from treadle import Treadle
 
@@ -85,6 +96,28 @@ def test_a_supervisor_that_loses_a_worker_in_an_outage_replaces_it_and_returns_i
         errors = [attempt.error for job in started for attempt in td.attempts(job.id)]
         assert errors == ["its worker was killed by SIGKILL"] * 3
         assert end(supervisor) == 0
+
+
+@pytest.mark.torture
+def test_a_storm_while_the_server_crashes_every_two_seconds(server: PostgresServer, tmp_path: Path) -> None:
+    """Nothing is lost, no stale outcome is written, and no limit is exceeded."""
+    n = size("CRASH_STORM", 1_500)
+    with Place(tmp_path, server.url()) as place:
+        supervisors = [place.worker(processes=2, concurrency=8, beat=1.0) for _ in range(2)]
+        place.wait_for_workers(4)
+        requests = [(storm_async if i % 2 else storm_thread).request() for i in range(n)]
+        requests += [storm_slow.request(seconds=0.3) for _ in range(n // 5)]
+        requests += [three_at_once.request(seconds=0.1) for _ in range(n // 5)]
+        random.shuffle(requests)
+        jobs = td.enqueue_many(requests)
+        with crashing(server, 2.0) as restarts:
+            kills = kill_every(1.0, lambda: living(place), lambda: len(jobs) - completed(place))
+        assert [end(supervisor) for supervisor in supervisors] == [0, 0]
+        found = check(place, jobs, kills)
+        limited = {str(id) for (id,) in place.sql("SELECT id FROM treadle_jobs WHERE type = 'three_at_once'")}
+        most = usage.most_at_once([run for run in found.runs if run.id in limited], dict(kills))
+        print(f"{len(jobs)} jobs, {len(found.runs)} runs, {len(kills)} kills, {len(restarts)} crashes: {most} at once")
+        assert most <= usage.LIMIT
 
 
 def test_callers_do_not_notice_a_restart_of_the_server(make_postgres: MakePostgres) -> None:
