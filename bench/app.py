@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from treadle import Treadle
+from treadle import Context, Treadle
 
 td = Treadle()
 
@@ -32,4 +32,11 @@ async def limited(n: int) -> None:
 @td.job
 async def stamp() -> int:
     """The moment at which its handler started."""
+    return time.time_ns()
+
+
+@td.job
+async def waiter(ctx: Context, name: str) -> int:
+    """The moment at which a signal let its handler go on."""
+    await ctx.await_for(name)
     return time.time_ns()

@@ -32,13 +32,25 @@ class Ceiling:
 
     def insert(self, n: int, loop: Loop | None = None) -> float:
         """New jobs per second, in batches as large as a bulk enqueue's."""
+        return self.insert_payloads([f'{{"n":{i}}}' for i in range(n)], CHUNK, loop)
+
+    def insert_payloads(self, payloads: Sequence[str], chunk: int, loop: Loop | None = None) -> float:
+        """New jobs per second with these payloads, in batches of `chunk`."""
         insert = (loop or self._loop).insert
-        rows = [(new_id(), f'{{"n":{i}}}') for i in range(n)]
+        rows = [(new_id(), payload) for payload in payloads]
         self._database.clear()
         began = time.perf_counter()
-        for start in range(0, n, CHUNK):
-            insert(self._database.connection, rows[start : start + CHUNK])
-        return n / (time.perf_counter() - began)
+        for start in range(0, len(rows), chunk):
+            insert(self._database.connection, rows[start : start + chunk])
+        return len(rows) / (time.perf_counter() - began)
+
+    def insert_singly(self, seconds: float) -> float:
+        """New jobs per second, each in a commit of its own."""
+        count, began = 0, time.perf_counter()
+        while (passed := time.perf_counter() - began) < seconds:
+            self._loop.insert(self._database.connection, [(new_id(), f'{{"n":{count}}}')])
+            count += 1
+        return count / passed
 
     def move(self, n: int, loop: Loop | None = None) -> float:
         """Jobs moved from ready over leases to finished per second, in batches as large as a worker's."""

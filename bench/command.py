@@ -11,7 +11,22 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from bench import backlog, ceiling, dashboard, drain, enqueue, idle, machine, pickup, profile, report, setting
+from bench import (
+    backlog,
+    ceiling,
+    control,
+    dashboard,
+    drain,
+    durable,
+    enqueue,
+    idle,
+    machine,
+    pickup,
+    profile,
+    prune,
+    report,
+    setting,
+)
 from bench.backend import Backend
 from bench.profile import Profiled
 from bench.report import ReportRow
@@ -27,6 +42,9 @@ SECTIONS = (
     "idle",
     "backlog",
     "snapshot",
+    "control",
+    "durable",
+    "prune",
     "dashboard",
 )
 """All sections, in the order of the report."""
@@ -100,6 +118,9 @@ def _measure(setting: Setting, names: tuple[str, ...], profiled: bool) -> tuple[
         "pickup": lambda: pickup.measure(setting),
         "idle": lambda: idle.measure(setting),
         "backlog": lambda: backlog.measure(setting),
+        "control": lambda: control.measure(setting),
+        "durable": lambda: durable.measure(setting),
+        "prune": lambda: prune.measure(setting),
         "dashboard": lambda: dashboard.measure(setting),
         "wakeups": lambda: _wakeups(setting),
         "snapshot": lambda: _snapshot(setting),

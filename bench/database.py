@@ -22,22 +22,24 @@ class BenchDatabase(ABC):
     url: str
     connection: Any
     """A connection of the database's driver, for plain SQL."""
+    tables: str
+    """What the names of treadle's tables begin with."""
     _last = 0
 
     def waiting(self, n: int, type: str = "noop", *, priority: int = 0, later: float = 0.0) -> Jobs:
         """Jobs that wait, due `later` seconds from now (negative: since then)."""
         return self._put("ready", "pending", n, type, priority, later)
 
-    def finished(self, n: int, type: str = "noop") -> Jobs:
-        """Jobs that were completed a while ago."""
-        return self._put("finished", "completed", n, type, 0, -60.0)
+    def finished(self, n: int, type: str = "noop", *, ago: float = 0.0) -> Jobs:
+        """Jobs that were completed, all at the same moment."""
+        return self._put("finished", "completed", n, type, 0, -60.0, ago)
 
     def held(self, type: str) -> Jobs:
         """A leased job that no worker ends."""
         return self._put("leases", "processing", 1, type, 0, 0.0)
 
-    def _put(self, table: str, status: str, n: int, type: str, priority: int, later: float) -> Jobs:
-        now = self._now()
+    def _put(self, table: str, status: str, n: int, type: str, priority: int, later: float, ago: float = 0.0) -> Jobs:
+        now = self._now() - round(ago * 1e6)
         self._last = max(now // 1000, self._last + 1)  # ids are UUIDv7: they begin with their millisecond
         stamp = f"{self._last:012x}"
         jobs = Jobs(n, type, f"{stamp[:8]}-{stamp[8:]}-7000-8000-")
@@ -55,6 +57,10 @@ class BenchDatabase(ABC):
         )
         self.tidy()
         return jobs
+
+    def load(self) -> tuple[int, int] | None:
+        """Transactions so far, and sessions of treadle now, if there is a server that counts them."""
+        return None
 
     def _now(self) -> int:
         """Microseconds, by the clock that decides what is due."""
@@ -82,6 +88,20 @@ class BenchDatabase(ABC):
     @abstractmethod
     def times(self, jobs: Jobs) -> list[tuple[int, int]]:
         """When each of them was claimed and when it was settled, in microseconds, in the order of the latter."""
+
+    def left(self) -> int:
+        """Jobs that have not ended."""
+        return int(self._row("SELECT (SELECT count(*) FROM {0}ready) + (SELECT count(*) FROM {0}leases)")[0])
+
+    def rate(self) -> float:
+        """Jobs per second, of all that have ended: from the first claim to the last completion."""
+        sql = "SELECT count(*), max(completed_at) - min(started_at) FROM {0}finished"
+        ended, took = self._row(sql)
+        return float(ended / max(1, took) * 1e6)
+
+    def _row(self, sql: str) -> tuple[Any, ...]:
+        row: tuple[Any, ...] = self.connection.execute(sql.format(self.tables)).fetchone()
+        return row
 
     @abstractmethod
     def results(self) -> dict[str, int]:

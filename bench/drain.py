@@ -16,7 +16,8 @@ from bench.setting import PROCESSES, Setting
 from bench.workers import wait_for, working
 
 HANDLERS = {"noop": "async", "noop_thread": "thread", "noop_process": "process"}
-TARGETS = {("noop", 1): Target(ratio=0.5), ("noop_thread", 1): Target(ratio=0.2)}
+TARGETS = {("noop", 1): Target(ratio=0.6), ("noop_thread", 1): Target(ratio=0.2)}
+ON_SERVER = Target(ratio=0.7)
 SCALE = Target(ratio=1.2)
 
 
@@ -46,6 +47,8 @@ def _measure(setting: Setting, ceiling: Ceiling, type: str, memory: list[float])
     rows = []
     for (processes, what), sample in zip(whats.items(), samples, strict=True):
         key, target = f"drain_{kind}_{processes}", TARGETS.get((type, processes))
+        if kind == "async" and target is not None and setting.backend.scales:
+            target = ON_SERVER
         rows.append(ReportRow.of("drain", key, what, "jobs/s", sample, ("raw", raw), target))
     if type == "noop" and setting.backend.scales:
         one, two = samples

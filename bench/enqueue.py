@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
+
+import msgspec
 
 from bench.ceiling import CHUNK, Ceiling
 from bench.measure import alternately
@@ -14,10 +17,24 @@ from treadle import Treadle
 
 THREADS = 64
 TASKS = 512
+LARGE = 100_000
+"""Bytes of a large payload."""
+LARGE_CHUNK = 50
+"""Jobs with such a payload in one bulk enqueue."""
 
 
 async def _noop(n: int) -> None:
     """Never runs here."""
+
+
+async def _read(text: str) -> None:
+    """Never runs here."""
+
+
+def _large_text() -> str:
+    """As people write: words that come again, in no order."""
+    words = [f"{random.getrandbits(32):x}"[: random.randint(2, 8)] for _ in range(2_000)]
+    return " ".join(random.choices(words, k=LARGE // 2))[:LARGE]
 
 
 class Producer:
@@ -26,6 +43,7 @@ class Producer:
     def __init__(self, url: str) -> None:
         self.app = Treadle(url)
         self._noop = self.app.job(type="noop")(_noop)
+        self._read = self.app.job(type="read")(_read)
 
     def singly(self, seconds: float) -> float:
         """Jobs per second, each enqueued after the previous one is durable."""
@@ -76,18 +94,28 @@ class Producer:
             self.app.enqueue_many([self._noop.request(n=i) for i in range(start, min(n, start + CHUNK))])
         return n / (time.perf_counter() - began)
 
+    def large_in_bulk(self, n: int, text: str) -> float:
+        """Jobs per second with a large payload each."""
+        began = time.perf_counter()
+        for _ in range(0, n, LARGE_CHUNK):
+            self.app.enqueue_many([self._read.request(text=text) for _ in range(LARGE_CHUNK)])
+        return n / (time.perf_counter() - began)
+
 
 def measure(setting: Setting, ceiling: Ceiling) -> list[ReportRow]:
     """All ways to enqueue, each compared with what limits it."""
     database = setting.backend.new("enqueue")
     producer = Producer(database.url)
     seconds, bulk = setting.sizes.seconds, setting.sizes.bulk
+    text, large = _large_text(), max(1, bulk // 2_500) * LARGE_CHUNK
+    payloads = [msgspec.json.encode({"text": text}).decode()] * large
     _, safe, word = setting.backend.safe
     try:
         shared = alternately(
             setting,
             {
                 safe: lambda: setting.backend.commits(seconds),
+                "raw SQL: singly": lambda: ceiling.insert_singly(seconds),
                 "enqueue: singly": lambda: producer.singly(seconds),
                 f"enqueue: from {THREADS} threads": lambda: producer.from_threads(seconds),
                 f"enqueue: from {TASKS} tasks": lambda: producer.from_tasks(seconds),
@@ -95,16 +123,25 @@ def measure(setting: Setting, ceiling: Ceiling) -> list[ReportRow]:
         )
         in_bulk = alternately(
             setting,
-            {"enqueue: in bulk": lambda: producer.in_bulk(bulk), "raw ceiling": lambda: ceiling.insert(bulk)},
+            {
+                "enqueue: in bulk": lambda: producer.in_bulk(bulk),
+                "raw ceiling": lambda: ceiling.insert(bulk),
+                "enqueue: large payloads in bulk": lambda: producer.large_in_bulk(large, text),
+                "raw SQL: large payloads": lambda: ceiling.insert_payloads(payloads, LARGE_CHUNK),
+            },
         )
     finally:
         producer.app.close()
         database.close()
-    least, singly, threads, tasks = shared.values()
-    many, raw = in_bulk.values()
+    least, raw_singly, singly, threads, tasks = shared.values()
+    many, raw, many_large, raw_large = in_bulk.values()
     alone, commit = ("singly", singly), (word, least)
+    chunk = f"{LARGE // 1000} KB each, in bulk, {LARGE_CHUNK} a call"
     return [
         ReportRow.of("enqueue", "enqueue_singly", "singly", "jobs/s", singly, commit),
+        ReportRow.of(
+            "enqueue", "enqueue_singly_raw", "singly", "jobs/s", singly, ("raw", raw_singly), Target(ratio=0.7)
+        ),
         ReportRow.of(
             "enqueue", "enqueue_threads", f"from {THREADS} threads", "jobs/s", threads, alone, Target(ratio=4)
         ),
@@ -112,4 +149,5 @@ def measure(setting: Setting, ceiling: Ceiling) -> list[ReportRow]:
         ReportRow.of(
             "enqueue", "enqueue_bulk", f"in bulk, {CHUNK:,} a call", "jobs/s", many, ("raw", raw), Target(ratio=0.5)
         ),
+        ReportRow.of("enqueue", "enqueue_large", chunk, "jobs/s", many_large, ("raw", raw_large)),
     ]

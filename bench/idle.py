@@ -21,15 +21,26 @@ def measure(setting: Setting) -> list[ReportRow]:
             time.sleep(min(2.0, setting.sizes.idle / 3))  # until it polls as rarely as it does when idle
             setting.say(f"idle: a worker with nothing to do, for {setting.sizes.idle:g} s")
             pid = workers[0].pid
-            began, used = time.monotonic(), cpu_seconds(pid)
+            began, used, load = time.monotonic(), cpu_seconds(pid), database.load()
             time.sleep(setting.sizes.idle)
-            percent = 100 * (cpu_seconds(pid) - used) / (time.monotonic() - began)
-            memory = megabytes(pid)
+            seconds, cpu, memory = time.monotonic() - began, cpu_seconds(pid) - used, megabytes(pid)
+            rows = _load(load, database.load(), seconds)
     finally:
         database.close()
+    per_minute = Sample((60 * cpu / seconds,))
     return [
-        ReportRow.of(
-            "idle", "idle_cpu", "CPU of an idle worker", "% of a core", Sample((percent,)), target=Target(below=1)
-        ),
+        ReportRow.of("idle", "idle_cpu", "CPU of an idle worker", "s/min", per_minute, target=Target(below=0.1)),
         ReportRow.of("idle", "idle_memory", "memory of an idle worker", "MB", Sample((memory,))),
+        *rows,
+    ]
+
+
+def _load(before: tuple[int, int] | None, after: tuple[int, int] | None, seconds: float) -> list[ReportRow]:
+    """What it costs the server, the server's own transactions included."""
+    if before is None or after is None:
+        return []
+    rate, sessions = Sample(((after[0] - before[0]) / seconds,)), Sample((after[1],))
+    return [
+        ReportRow.of("idle", "idle_transactions", "its transactions", "/s", rate, target=Target(below=1)),
+        ReportRow.of("idle", "idle_sessions", "its connections", "", sessions, target=Target(below=4.5)),
     ]

@@ -12,7 +12,7 @@ from bench.workers import wait_for, working
 from treadle import Treadle
 from treadle.worker.watch import POLL
 
-GAPS = (0.020, 0.120)
+GAPS = (0.020, 0.200)
 """Seconds between two enqueues: at random, so that they do not fall into step with the worker's polls."""
 BY_POLLING = "from its return, by polling alone"
 

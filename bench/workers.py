@@ -73,13 +73,13 @@ class Child:
 
 @contextlib.contextmanager
 def working(
-    database: BenchDatabase, processes: int, concurrency: int, profile: str | None = None
+    database: BenchDatabase, processes: int, concurrency: int, profile: str | None = None, module: str = WORK
 ) -> Generator[list[Child]]:
     """Worker processes that start together, and are gone at the end of the block."""
     with contextlib.ExitStack() as stack:
         workers = []
         for _ in range(processes):
-            workers.append(Child(database, WORK, str(concurrency), *([profile] if profile else ())))
+            workers.append(Child(database, module, str(concurrency), *([profile] if profile else ())))
             stack.callback(workers[-1].stop)
         for worker in workers:
             worker.ready()
@@ -88,7 +88,7 @@ def working(
         yield workers
 
 
-def wait_for(workers: list[Child], count: Callable[[], int], enough: int) -> None:
+def wait_for(workers: list[Child], count: Callable[[], int], enough: int, every: float = 0.02) -> None:
     """Until `count` reaches `enough`. Raises if it stops increasing, or if a worker dies."""
     seen, moved_at = -1, time.monotonic()
     while (now := count()) < enough:
@@ -98,4 +98,4 @@ def wait_for(workers: list[Child], count: Callable[[], int], enough: int) -> Non
             if not worker.lives() or time.monotonic() - moved_at > STALLED:
                 what = "makes no progress" if worker.lives() else "died"
                 raise click.ClickException(f"a worker process {what} at {now} of {enough} jobs:\n{worker.errors()}")
-        time.sleep(0.02)
+        time.sleep(every)

@@ -45,8 +45,17 @@ _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _MOVING = ("jobs", "ready", "leases", "finished", "tallies", "usage")
 
 
+LOAD = """
+SELECT xact_commit + xact_rollback,
+       (SELECT count(*) FROM pg_stat_activity WHERE datname = %(name)s AND pid <> %(own)s)
+  FROM pg_stat_database WHERE datname = %(name)s
+"""
+
+
 class PostgresBenchDatabase(BenchDatabase):
     """A database."""
+
+    tables = "treadle."
 
     def __init__(self, url: str, drop: Callable[[], None]) -> None:
         self.url = url
@@ -54,8 +63,8 @@ class PostgresBenchDatabase(BenchDatabase):
         app = Treadle(url)
         app.store.open()
         app.close()
-        conninfo, _ = read(url)
-        self.connection: Any = psycopg.connect(conninfo, autocommit=True)
+        self._conninfo, _ = read(url)
+        self.connection: Any = psycopg.connect(self._conninfo, autocommit=True)
 
     def _now(self) -> int:
         return self._count(_NOW)
@@ -92,6 +101,13 @@ class PostgresBenchDatabase(BenchDatabase):
             WHERE id BETWEEN %s::uuid AND %s::uuid ORDER BY completed_at"""
         ends = (f"{jobs.prefix}{'0' * 12}", f"{jobs.prefix}{'f' * 12}")
         return [(started, completed) for started, completed in self.connection.execute(sql, ends)]
+
+    def load(self) -> tuple[int, int]:
+        own = self.connection.info
+        apart: Any = psycopg.connect(self._conninfo, dbname="postgres")  # so that this is not counted
+        with apart:
+            row = apart.execute(LOAD, {"name": own.dbname, "own": own.backend_pid}).fetchone()
+        return (row[0], row[1]) if row else (0, 0)
 
     def results(self) -> dict[str, int]:
         sql = "SELECT id::text, result::text::bigint FROM treadle.finished WHERE result IS NOT NULL"

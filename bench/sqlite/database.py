@@ -47,6 +47,8 @@ _NUMBERS = "UPDATE treadle_meta SET value = max(value, :n) WHERE key = 'lease'"
 class SQLiteTables(BenchDatabase):
     """SQLite's tables, wherever they are."""
 
+    tables = "treadle_"
+
     def _fill(self, table: str, values: Mapping[str, Any]) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
         self.connection.execute(_JOBS, values)

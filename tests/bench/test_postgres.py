@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from bench.postgres.backend import PostgresBackend
+from tests.eventually import eventually
 from treadle import Treadle
 from treadle.stores.postgres import notify
 
@@ -134,3 +135,15 @@ def test_an_unreachable_server_is_an_error_in_one_line() -> None:
     assert ran.returncode == 1
     assert "postgresql://me@127.0.0.1:1/jobs cannot be reached" in ran.stderr
     assert "secret" not in ran.stderr
+
+
+def test_a_server_counts_what_an_idle_worker_costs_it(backend: PostgresBackend) -> None:
+    database = backend.new("idle")
+    before, _ = database.load()
+
+    with psycopg.connect(database.url, autocommit=True) as session:
+        for _ in range(5):
+            session.execute("SELECT 1")
+        assert database.load()[1] >= 1
+
+    eventually(lambda: database.load()[0] >= before + 5)

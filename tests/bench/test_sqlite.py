@@ -13,14 +13,20 @@ from bench.dashboard import PATHS
 
 SECTIONS = {
     "ceiling": {"fsync", "raw_insert", "raw_insert_json", "raw_move", "raw_move_json"},
-    "enqueue": {"enqueue_singly", "enqueue_threads", "enqueue_tasks", "enqueue_bulk"},
+    "enqueue": {
+        *("enqueue_singly", "enqueue_singly_raw", "enqueue_threads", "enqueue_tasks", "enqueue_bulk", "enqueue_large"),
+    },
     "drain": {f"drain_{kind}_{n}" for kind in ("async", "thread", "process") for n in (1, 2)} | {"memory_after_drain"},
     "pickup": {f"pickup_{since}_p{percent}" for since in ("call", "return") for percent in (50, 99)},
     "idle": {"idle_cpu", "idle_memory"},
     "backlog": {f"backlog_{key}" for key in ("behind", "limited", "unknown", "future", "finished")},
+    "control": {"limit_shared", "limit_key", "limit_rate_20", "limit_keys_200", "drain_types"},
+    "durable": {"step", "fan_in", "signal_call", "signal_return"},
+    "prune": {"prune_rate", "prune_cost"},
     "dashboard": {"watched"} | {f"page {path}" for path in PATHS},
 }
 JUDGED = {
+    "enqueue_singly_raw",
     "enqueue_threads",
     "enqueue_bulk",
     "drain_async_1",
@@ -28,6 +34,9 @@ JUDGED = {
     "pickup_return_p50",
     "idle_cpu",
     *SECTIONS["backlog"],
+    *SECTIONS["control"],
+    *SECTIONS["durable"],
+    *SECTIONS["prune"],
     *SECTIONS["dashboard"],
 }
 
