@@ -92,7 +92,7 @@ def bench(
     A libSQL server has one database: it is measured only if that has no jobs.
     """
     sizes = setting.QUICK if quick else setting.FULL
-    with _progress() as say, _backend(db, directory) as backend:
+    with progress() as say, _backend(db, directory) as backend:
         names = only if only is not None else () if profiled else _here(backend)
         if missing := [name for name in names if name not in _here(backend)]:
             raise click.UsageError(_why_not(missing[0]))
@@ -194,7 +194,7 @@ def _find(db: str | None, directory: str | None) -> Backend:
 
 
 @contextlib.contextmanager
-def _progress() -> Generator[Callable[[str], None]]:
+def progress() -> Generator[Callable[[str], None]]:
     """A line that changes on a terminal, else a line for each step; on stderr."""
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -41,8 +41,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def describe(setting: Setting) -> Machine:
     """This machine, now."""
     return Machine(
-        cores=_cores(),
-        cpu=_cpu(),
+        cores=cores(),
+        cpu=cpu(),
         python=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         database=setting.backend.about(),
         load=os.getloadavg()[0],
@@ -52,13 +52,13 @@ def describe(setting: Setting) -> Machine:
     )
 
 
-def _cores() -> int:
+def cores() -> int:
     """Those that this process may use: in a container, fewer."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 
 
-def _cpu() -> str:
+def cpu() -> str:
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,0 +1,3 @@
+from bench.peers.command import peers
+
+peers(prog_name="./script/bench --peers")
