@@ -97,6 +97,13 @@ def test_freed_places_go_to_the_most_urgent(store):
         assert expected.id == running.id
 
 
+def test_jobs_with_and_without_keys_are_claimed_in_one_order(store):
+    declare(store, Limit("api", 10, per="tenant"))
+    jobs = [put(store, type, tenant="acme") for type in ("noop", "plain", "noop", "plain", "noop")]
+
+    assert ids(jobs) == ids(take(store))
+
+
 def test_a_job_takes_a_place_of_all_its_limits_or_of_none(store):
     declare(store, Limit("a", concurrency=2, per="tenant"), Limit("b", concurrency=1, per="subject"))
     one, two = (put(store, tenant="acme", subject="same") for _ in range(2))

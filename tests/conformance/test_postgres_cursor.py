@@ -19,6 +19,7 @@ from tests.conformance.helpers import (
 )
 from treadle.clock import SECOND
 from treadle.errors import StoreUnusable
+from treadle.job import Reschedule
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.stores import claim_order as cursor
 from treadle.stores.base import ClaimRequest
@@ -85,6 +86,33 @@ def test_what_others_have_taken_of_many_types_is_taken_from_behind_it(open_store
         taken += some
 
     assert sorted(ids(jobs)) == sorted(ids([*taken, *others]))
+
+
+def retry_later(theirs, claimed):
+    later = Outcome(OutcomeKind.RETRIED, error="ValueError: not today", delay=3600 * SECOND)
+    assert not theirs.settle([(c, later) for c in claimed]).lost
+
+
+def move_to_another_queue(theirs, claimed):
+    assert not theirs.settle([(c, RELEASED) for c in claimed]).lost
+    for c in claimed:
+        theirs.reschedule(c.id, Reschedule(queue="other"))
+
+
+@pytest.mark.parametrize("change", [retry_later, move_to_another_queue])
+def test_what_was_read_ahead_and_may_not_run_any_more_is_not_taken(open_store, time, change):
+    """A claim has read ahead. Others run the same jobs, which then wait for a later moment, or in another queue."""
+    ours, theirs = open_store(), open_store()
+    jobs = ours.insert([new_job(f"type-{n % 50}") for n in range(600)])
+    taken = take(ours, 40, queues=("default",))
+    others = take(theirs, 80, queues=("default",))
+    assert ids(jobs[40:120]) == ids(others)
+
+    change(theirs, others)
+    while some := take(ours, 40, queues=("default",)):
+        taken += some
+
+    assert sorted({*ids(jobs)} - {*ids(others)}) == sorted(ids(taken))
 
 
 def give_back(theirs, claimed, clock):

@@ -137,7 +137,7 @@ def test_a_claim_jumps_from_tenant_to_tenant(explain, last):
 def test_a_claim_by_turns_reads_only_what_it_takes(explain):
     rows = explain.connection.execute(f"SELECT id::text FROM treadle.ready WHERE parked = 'fair' LIMIT {BATCH}")
     ids = json.dumps([id for (id,) in rows])
-    plan = explain(hot.INSERT_LEASES_OF, {"ids": ids, "now": LATER, "worker": "w", "token": 1, "timeouts": "{}"})
+    plan = explain(hot.INSERT_LEASES_OF, {"ids": ids, "queues": None, **claim([], LATER)})
 
     check(plan)
     assert BATCH == plan.taken("ready"), plan

@@ -38,7 +38,7 @@ def test_candidates_are_locked_leased_and_parked_by_their_ids(explain):
     check(explain(hot.LIMIT_VALUES, {**some, "paths": '[["a", "b"]]'}))
     parked = json.dumps([(id, "limit:api\x1facme") for id in waiting(explain)])
     check(explain(Transaction.sql.PARK_FOR, {"rows": parked}), 4 * BATCH)
-    worker = {"worker": "w1", "timeouts": "{}", "token": 1}
+    worker = {"worker": "w1", "timeouts": "{}", "token": 1, "queues": None}
     check(explain(hot.INSERT_LEASES_OF, {**some, **worker}), 4 * BATCH)
 
 

@@ -224,6 +224,9 @@ class Transitions(Transaction):
             keyed = self._lease_fitting(limited, worker, request, order, jobs) if limited and jobs else []
             plain = [job for job in jobs if not (limited and limited.has_keys(job[2].type))]
             in_order = self._lease_in_order(worker, request, batch, [job for job in plain if not job[2].fair])
+            if keyed and in_order:  # two statements, one order
+                keyed = sorted([*keyed, *in_order], key=lambda c: (c.run_at, c.id))
+                in_order = []
             return [*keyed, *in_order, *self._lease_by_turns(worker, request, order, plain)]
         # Nearly always: nothing to merge, so nothing to read first.
         is_due = head.at[0] <= self.now
@@ -308,6 +311,7 @@ class Transitions(Transaction):
         known, by_hand = request.types or {}, request.lease_for
         timeouts = {range.type: known.get(range.type) if by_hand is None else by_hand for range in ranges}
         parameters = {**which, "now": self.now, "worker": worker, "timeouts": as_json(timeouts)}
+        parameters["queues"] = as_json(request.queues) if request.queues else None
         token = secrets.randbits(63)
         statement = sql.INSERT_LEASES if "ranges" in which else sql.INSERT_LEASES_OF
         found = self.execute(statement, {**parameters, "token": token}).fetchall()

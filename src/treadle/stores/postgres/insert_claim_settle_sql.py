@@ -203,13 +203,15 @@ SELECT {LEASE_COLUMNS},
  ORDER BY j.priority DESC, l.run_at, l.id
 """
 INSERT_LEASES = MOVE_TO_LEASES.format(look="", rows=_IN_RANGES) + _LEASED
-# ... or these jobs, if no other transaction has them. [id, …]
+# ... or these jobs, if no other transaction has them. They were read some time ago: a job may have run since then, and
+# wait for its next attempt, or for workers of another queue. [id, …]
 INSERT_LEASES_OF = (
     MOVE_TO_LEASES.format(
         look="",
         rows=f"""
         SELECT r.ctid FROM treadle.ready r
-         WHERE r.id = {THESE} AND r.parked IN ('', 'fair')
+         WHERE r.id = {THESE} AND r.parked IN ('', 'fair') AND r.run_at <= :now
+           AND coalesce((SELECT CAST(:queues AS text)::jsonb) ? r.queue, true)
            AND r.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND r.type <> ALL(ARRAY(SELECT type FROM paused))
            FOR UPDATE SKIP LOCKED""",
     )
