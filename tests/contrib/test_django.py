@@ -61,6 +61,22 @@ events = client.get("/jobs/api/events")
 print(page.status_code, b'"/jobs/static/' in page.content, done.status_code, td.get(job.id).status, events.status_code)
 """
 
+OUTBOX = """
+from django.core.mail import get_connection, send_mail
+from django.core.management import call_command
+from django.test.utils import setup_test_environment
+from tests.contrib.django_project.shop.tasks import label
+from treadle.contrib.django import td
+label.enqueue(1)
+locmem = get_connection("django.core.mail.backends.locmem.EmailBackend")
+send_mail("hello", "", "ann@example.com", ["bob@example.com"], connection=locmem)
+call_command("migrate", verbosity=0)
+print(td.in_test, len(td.jobs()))
+setup_test_environment()
+call_command("migrate", verbosity=0)
+print(td.in_test, len(td.jobs()))
+"""
+
 
 @pytest.fixture(scope="session")
 def python6() -> str:
@@ -142,6 +158,11 @@ def test_all_that_is_written_inside_atomic_commits_with_it(project: Project) -> 
     assert "cancelled cancelled 2\ncancelled cancelled 2\n['s-2'] ['b-2'] 2\nNone go:2" in project.manage(
         "shell", "-c", JOIN
     )
+
+
+def test_migrate_deletes_no_jobs(project: Project) -> None:
+    """Neither after a mail to the outbox in memory, which tests have, too, nor in the environment of tests."""
+    assert "False 1\nTrue 1" in project.manage("shell", "-c", OUTBOX)
 
 
 def test_settings_are_checked(python6: str, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ import django
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.apps import apps
 from django.conf import settings
-from django.core import mail
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections
 
@@ -107,7 +106,7 @@ class DjangoTreadle(Treadle):
     @property
     def in_test(self) -> bool:
         """Whether a test runs, and has not chosen another database."""
-        return self.joined is not None and self._is_ours() and hasattr(mail, "outbox")
+        return self.joined is not None and self._is_ours() and _is_testing()
 
     def _is_ours(self) -> bool:
         """Whether the jobs are in a database of Django."""
@@ -141,6 +140,12 @@ class DjangoTreadle(Treadle):
         return self.store.insert(jobs) if self.in_test else super()._insert(jobs)
 
 
+def _is_testing() -> bool:
+    """Whether Django's test environment is set up. It does not import `django.test`, which only tests need."""
+    utils = sys.modules.get("django.test.utils")
+    return hasattr(getattr(utils, "_TestState", None), "saved_data")
+
+
 def _in_atomic(name: str) -> Any:
     method = getattr(Treadle, name)
 
@@ -170,7 +175,7 @@ def close_connections(ctx: Context) -> Generator[None]:
 
 
 def _close_old() -> None:
-    if hasattr(mail, "outbox"):  # a test needs its connection
+    if _is_testing():  # a test needs its connection
         return
     close_old_connections()
     if not isinstance(caller(), int):  # on an event loop, where the ORM has a thread for itself

@@ -29,16 +29,17 @@ class TreadleConfig(AppConfig):
         autodiscover_modules("tasks")
 
 
-def upgrade(using: str, verbosity: int = 1, stdout: Any = None, **_: Any) -> None:
-    """After `migrate`: create or upgrade the tables. In tests, delete all jobs, too: a TransactionTestCase ends with a
-    `flush`, which sends this signal."""
+def upgrade(using: str, verbosity: int = 1, stdout: Any = None, plan: Any = None, **_: Any) -> None:
+    """After `migrate`: create or upgrade the tables. The `flush` that ends a TransactionTestCase sends this signal,
+    too, without a plan: then delete all jobs."""
     app = project_app()
     if using != app.alias:
         return
     if app.in_test:
         assert app.joined is not None
         app.joined.upgrade()
-        app.joined.empty()
+        if plan is None:
+            app.joined.empty()
         return
     store = open_store(url_of(using))
     before, now = store.schema(), store.upgrade()
