@@ -49,6 +49,19 @@ def test_an_id_and_a_dedupe_key_are_stored_once(bench: Bench, td: Treadle) -> No
     assert bench.server.client.zcard("bull:default:prioritized") == 2
 
 
+def test_each_tenant_has_dedupe_keys_of_its_own(bench: Bench, td: Treadle) -> None:
+    @td.job
+    def index() -> None: ...
+
+    bull = Bull(bench.redis, td)
+    held = [("acme", "k"), ("beta", "k"), ("", "k"), ("", "acme:k"), ("acme:", "k")]
+    for _ in range(2):
+        jobs = [bull.enqueue(index.using(tenant=tenant, dedupe=key).request()) for tenant, key in held]
+        assert len({job.id for job in jobs}) == len(held)
+    bull.close()
+    assert bench.server.client.zcard("bull:default:prioritized") == len(held)
+
+
 DECLARED: list[tuple[str, dict[str, Any]]] = [
     ("limits", {"limits": [Limit("openai", concurrency=2)]}),
     ("limits", {"concurrency": 3}),

@@ -38,7 +38,7 @@ def options_of(job: NewJob, backoff: Backoff, keep: timedelta | None, now: int) 
     if (delay := milliseconds(job.due(now) - now)) > 0:
         options["delay"] = delay
     if job.dedupe is not None:
-        options["deduplication"] = {"id": job.dedupe}
+        options["deduplication"] = {"id": codec.as_json([job.tenant, job.dedupe])}
     return options
 
 
