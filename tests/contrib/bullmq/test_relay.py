@@ -78,6 +78,23 @@ def test_while_redis_is_down_jobs_wait(bench: Bench, td: Treadle) -> None:
     process.communicate(timeout=60)
 
 
+@pytest.mark.parametrize("setting", ["maxmemory", "min-replicas-to-write"])
+def test_while_redis_refuses_jobs_wait(bench: Bench, td: Treadle, setting: str) -> None:
+    """It is full, or has too few replicas."""
+    id, relay = transaction(bench, td, 1, commit=True), Relay(td, bench.redis, types=["work"])
+    bench.server.client.config_set(setting, 1)
+    try:
+        relay.tick()
+    finally:
+        bench.server.client.config_set(setting, 0)
+    job = td.get(id)
+    assert job is not None
+    assert (job.snoozes, job.attempts) == (1, 0)
+    td.run_now(id)
+    relay.tick()
+    assert in_redis(bench) == {id}
+
+
 def test_what_bullmq_cannot_keep_is_refused_at_start(bench: Bench) -> None:
     app = Treadle(bench.url)
 

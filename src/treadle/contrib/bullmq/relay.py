@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-from redis.exceptions import ConnectionError, TimeoutError
+from redis.exceptions import RedisError
 
 from treadle.app import Treadle
 from treadle.backoff import fixed
@@ -42,7 +42,7 @@ class Relay(Treadle):
     `relay = Relay(td, "redis://…", types=["send_mail"])`, and then `treadle worker app:relay`.
 
     A forwarded job has the same id in Redis. As long as it is kept there, forwarding it again changes nothing.
-    While Redis does not answer, jobs wait, and no attempt is used up. `bull`: another producer than
+    While Redis does not answer, or refuses, jobs wait, and no attempt is used up. `bull`: another producer than
     `Bull(redis_url, app)`, with other settings.
     """
 
@@ -86,7 +86,7 @@ class Relay(Treadle):
         )
         try:
             self._bull.enqueue(request)
-        except (ConnectionError, TimeoutError) as error:
-            ctx.log("Redis does not answer: %s", error)
+        except RedisError as error:  # it does not answer, or refuses: it is full, a replica, or cannot write its disk
+            ctx.log("Redis does not take it: %s", error)
             raise Snooze(AGAIN_SECONDS) from error
         return {"queue": job.queue}
