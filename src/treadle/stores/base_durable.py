@@ -39,6 +39,9 @@ class Durable(Protocol):
     def parents(self, id: str) -> list[Job]:
         """The jobs that a job was enqueued after, as they are now."""
 
+    def plain_key(self, id: str) -> str | None:
+        """Its dedupe key, if the mode is "return" until it has ended."""
+
     def ends(self, ids: Sequence[str]) -> dict[str, Ended]:
         """How those of these jobs that exist have ended."""
 

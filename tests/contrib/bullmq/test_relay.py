@@ -14,7 +14,7 @@ from tests import stores
 from tests.contrib.bullmq.conftest import Bench
 from tests.eventually import eventually
 from tests.servers.databases import Databases
-from treadle import Treadle
+from treadle import Dedupe, Treadle
 from treadle.contrib.bullmq import Bull, Relay, UnsupportedByBullMQ
 from treadle.errors import BadOption
 
@@ -93,6 +93,35 @@ def test_while_redis_refuses_jobs_wait(bench: Bench, td: Treadle, setting: str) 
     td.run_now(id)
     relay.tick()
     assert in_redis(bench) == {id}
+
+
+def test_a_dedupe_key_is_held_in_redis(bench: Bench, td: Treadle) -> None:
+    """In the database, the first has completed when it is in Redis, and holds it no longer."""
+    relay = Relay(td, bench.redis, types=["work"])
+    plain, early = Dedupe("k"), Dedupe("k", until="started")
+    jobs = []
+    for tenant, key in [("acme", plain), ("acme", plain), ("beta", plain), ("acme", early)]:
+        jobs.append(td.enqueue("work", {"n": 1}, tenant=tenant, dedupe=key))
+        relay.tick()
+    first, second, *others = (job.id for job in jobs)
+    assert in_redis(bench) == {first, *others}
+    assert td.result(second) == {"queue": "default", "holder": first}
+
+
+def test_a_job_with_parents_or_a_batch_fails_at_once(bench: Bench, td: Treadle) -> None:
+    relay = Relay(td, bench.redis, types=["work"])
+    parent = td.enqueue("work", {"n": 1})
+    child = td.enqueue("work", {"n": 2}, after=parent)
+    with td.batch("b") as batch:
+        member = batch.add(td.request("work", {"n": 3}))
+    while relay.tick().ran:
+        pass
+    assert in_redis(bench) == {parent.id}
+    for id, what in ((child.id, "after="), (member.id, "a batch")):
+        job = td.get(id)
+        assert job is not None
+        assert (job.status, job.attempts) == ("failed", 1)
+        assert f"a request for 'work' has {what}: BullMQ cannot keep that promise" in str(job.error)
 
 
 def test_what_bullmq_cannot_keep_is_refused_at_start(bench: Bench) -> None:

@@ -12,11 +12,11 @@ from treadle.app import Treadle
 from treadle.backoff import fixed
 from treadle.context import Context
 from treadle.contrib.bullmq.producer import Bull
-from treadle.contrib.bullmq.unsupported import refuse_types
+from treadle.contrib.bullmq.unsupported import UnsupportedByBullMQ, refuse_types
 from treadle.errors import BadOption
 from treadle.function import AnyJob
 from treadle.job import NewJob
-from treadle.outcome import Snooze
+from treadle.outcome import Fail, Snooze
 from treadle.signature import Signature
 
 AGAIN_SECONDS = 5.0
@@ -42,8 +42,9 @@ class Relay(Treadle):
     `relay = Relay(td, "redis://…", types=["send_mail"])`, and then `treadle worker app:relay`.
 
     A forwarded job has the same id in Redis. As long as it is kept there, forwarding it again changes nothing.
-    While Redis does not answer, or refuses, jobs wait, and no attempt is used up. `bull`: another producer than
-    `Bull(redis_url, app)`, with other settings.
+    While Redis does not answer, or refuses, jobs wait, and no attempt is used up. If a job in Redis holds its dedupe
+    key, it is not stored there, and its result names the "holder". A job with parents or a batch fails. `bull`: another
+    producer than `Bull(redis_url, app)`, with other settings.
     """
 
     def __init__(
@@ -83,10 +84,15 @@ class Relay(Treadle):
             max_attempts=job.max_attempts,
             traceparent=ctx._run.claimed.traceparent,
             origin=job.origin,
+            dedupe=self.store.plain_key(job.id) if job.dedupe_mode == "return" else None,
+            after=tuple(parent.id for parent in self.store.parents(job.id)),
+            batch=job.batch,
         )
         try:
-            self._bull.enqueue(request)
+            sent = self._bull.enqueue(request)
+        except UnsupportedByBullMQ as error:
+            raise Fail(str(error)) from error
         except RedisError as error:  # it does not answer, or refuses: it is full, a replica, or cannot write its disk
             ctx.log("Redis does not take it: %s", error)
             raise Snooze(AGAIN_SECONDS) from error
-        return {"queue": job.queue}
+        return {"queue": job.queue} if sent.id == job.id else {"queue": job.queue, "holder": sent.id}

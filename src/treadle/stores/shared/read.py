@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from treadle import clock, codec
-from treadle.dedupe import read_rule
+from treadle.dedupe import PLAIN, read_rule
 from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.errors import JobNotFound
 from treadle.ids import is_id
@@ -73,6 +73,12 @@ def to_job(row: tuple[Any, ...]) -> Job:
     moments = {name: clock.moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
     job.update(moments, payload=_payload(job["payload"]), worker_id=job.get("worker_id") or None)
     return Job(**job, dedupe_mode=None if rule is None else read_rule(rule).mode)
+
+
+def plain_key(tx: Transaction, id: str) -> str | None:
+    """The dedupe key of a job, if it has one without further rules."""
+    found = tx.execute(tx.sql.DEDUPE_KEY, {"id": id}).fetchone()
+    return str(found[1]) if found is not None and read_rule(found[2]) == PLAIN else None
 
 
 def attempts(tx: Transaction, id: str) -> list[Attempt]:

@@ -264,8 +264,8 @@ class SQLStore(ABC, Generic[D]):
     # Manage
 
     defects = reads("read", defects.defects)
-
     get = reads("read", read.get)
+    plain_key = reads("read", read.plain_key)
     ids_between = reads("read", read.ids_between)
     job_facts = reads("read", read.job_facts)
     attempts = reads("read", read.attempts)
