@@ -82,6 +82,20 @@ def test_follow_ups_go_to_redis_once(bench: Bench, td: Treadle) -> None:
     assert bench.ids("completed") == {parent.id, child}
 
 
+def test_a_job_whose_child_has_failed_fails_and_does_not_run(bench: Bench, td: Treadle) -> None:
+    """As BullMQ notes it in the parent of a flow with failParentOnFailure."""
+    bull = Bull(bench.redis)
+    job = bull.enqueue(request(td, "work", n=1))
+    bull.close()
+    bench.server.client.hset(f"bull:default:{job.id}", "defa", "child bull:mail:7 failed")
+    process = bench.worker()
+    bench.ended(1)
+    bench.stop(process)
+    assert bench.ids("failed") == {job.id}
+    assert bench.hash(job.id)["failedReason"] == "child bull:mail:7 failed"
+    assert bench.journal() == []
+
+
 def test_a_job_of_unknown_type_waits_with_the_reason(bench: Bench, td: Treadle) -> None:
     bull = Bull(bench.redis)
     job = bull.enqueue(td.request("of_tomorrow", {"n": 1}))

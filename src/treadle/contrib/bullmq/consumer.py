@@ -230,6 +230,8 @@ class Consumer:
         claimed, job_type, app = attempt.run.claimed, attempt.job_type, self._shared.app
         if attempt.run.stop_reason is not None:
             return attempt.stopped(attempt.run.stop_reason), None
+        if attempt.job.deferredFailure:  # a child of it has failed, in a flow of Node
+            return decide(claimed, Fail(attempt.job.deferredFailure), job_type.backoff), None
         if claimed.attempt > claimed.max_attempts:
             times = attempt.job.stalledCounter
             died = Fail(f"the last attempt was used up by a worker that died ({times} times in all)")
