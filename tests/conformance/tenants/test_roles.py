@@ -65,6 +65,23 @@ def test_every_table_is_listed_as_of_tenants_or_of_all(place):
     assert strong == []
 
 
+def test_the_printed_script_runs_on_a_fresh_database(postgres_url):
+    """As with `treadle db roles | psql`, on a connection without the settings of treadle's own."""
+    store = PostgresStore(postgres_url)
+    store.open()
+    store.close()
+    names = Roles(*(f"t_{secrets.token_hex(4)}_{name}" for name in Roles._fields))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(roles.script(names))
+        owners = connection.execute(
+            "SELECT DISTINCT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = 'treadle'::regnamespace"
+        ).fetchall()
+        for name in names:
+            connection.execute(f"DROP OWNED BY {name} CASCADE")
+            connection.execute(f"DROP ROLE {name}")
+    assert owners == [(names.owner,)]
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_rights_can_be_granted_twice(place, times):
     with psycopg.connect(place.admin) as connection:

@@ -105,7 +105,8 @@ BEGIN
         EXECUTE format('ALTER SCHEMA treadle OWNER TO %I', {name});
     END IF;
     FOR thing IN SELECT oid FROM pg_class WHERE relnamespace = 'treadle'::regnamespace AND relkind IN ('r', 'v', 'S')
-                    AND pg_get_userbyid(relowner) <> {name} LOOP
+                    AND pg_get_userbyid(relowner) <> {name}
+                  ORDER BY relkind = 'S' LOOP  -- the sequence of a column goes with its table
         EXECUTE format('ALTER TABLE %s OWNER TO %I', thing, {name});
     END LOOP;
     FOR routine IN SELECT oid FROM pg_proc WHERE pronamespace = 'treadle'::regnamespace
