@@ -232,12 +232,12 @@ class JobFailed(TreadleError):
 
 
 class WaitsForItself(TreadleError):
-    """A handler waits for a follow-up that is stored only when the handler has ended."""
+    """A handler waits for a follow-up that is stored only when the handler has ended; or a transaction for its own."""
 
-    def __init__(self, id: str) -> None:
-        problem = "it is stored when the running job completes, so waiting for it here would never end"
+    def __init__(self, id: str, until: str = "the running job completes") -> None:
+        problem = f"it is not stored until {until}, so waiting for it here would never end"
         way_out = "enqueue it with using(detached=True), or wait elsewhere"
-        super().__init__(f"job {id} is a follow-up: {problem}; {way_out}")
+        super().__init__(f"job {id}: {problem}; {way_out}")
 
 
 # Running jobs

@@ -61,6 +61,32 @@ events = client.get("/jobs/api/events")
 print(page.status_code, b'"/jobs/static/' in page.content, done.status_code, td.get(job.id).status, events.status_code)
 """
 
+PARTS = """
+from django.db import transaction
+from tests.contrib.django_project.shop.models import Order
+from tests.contrib.django_project.shop.tasks import label
+from treadle.contrib.django import td
+from treadle.errors import WaitsForItself
+def show():
+    schedule = td.schedules.get("s")
+    print(td.batches.get("b"), schedule and schedule.pause.reason, len(td.pauses()), len(td.limits.list()))
+for rolled_back in (True, False):
+    with transaction.atomic():
+        Order.objects.create(note=f"o-{rolled_back}")
+        with td.batch("b") as batch:
+            member = batch.add(label.request(1))
+        td.schedules.put("s", label, every=3600, payload={"order": 1})
+        td.schedules.pause("s", reason="holiday")
+        td.pause(queue="mail", reason="down")
+        td.limits.set("type:label", concurrency=2)
+        show()
+        try:
+            td.result(member.id)
+        except WaitsForItself as error:
+            print(str(error).partition(": ")[2])
+        transaction.set_rollback(rolled_back)
+    show()
+"""
 OUTBOX = """
 from django.core.mail import get_connection, send_mail
 from django.core.management import call_command
@@ -158,6 +184,15 @@ def test_all_that_is_written_inside_atomic_commits_with_it(project: Project) -> 
     assert "cancelled cancelled 2\ncancelled cancelled 2\n['s-2'] ['b-2'] 2\nNone go:2" in project.manage(
         "shell", "-c", JOIN
     )
+
+
+def test_batches_schedules_pauses_and_limits_are_part_of_atomic(project: Project) -> None:
+    """None of these calls waits for the transaction that it is in."""
+    inside = "0 of 1 holiday 1 1\nit is not stored until your atomic() block commits, so "
+    said = project.manage("shell", "-c", PARTS)
+    assert said.count(inside) == 2, said
+    assert "\nNone None 0 0\n" in said
+    assert said.endswith("\n0 of 1 holiday 1 1\n")
 
 
 def test_migrate_deletes_no_jobs(project: Project) -> None:

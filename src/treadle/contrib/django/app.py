@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
@@ -18,11 +19,16 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections, connections
 
 from treadle.app import Treadle
+from treadle.batches import Batches
+from treadle.clock import Duration
 from treadle.context import Context, caller, current_run
 from treadle.contrib.django.store import store_on
-from treadle.errors import TreadleError
+from treadle.errors import JobNotFound, TreadleError, WaitsForItself
 from treadle.function import Options
 from treadle.job import Job, NewJob
+from treadle.limit_changes import AppLimits
+from treadle.results import id_of
+from treadle.schedules import Schedules
 from treadle.stores import open_store
 from treadle.stores.base import Store
 
@@ -31,10 +37,11 @@ NOT_LIBPQ = ("assume_role", "isolation_level", "pool", "server_side_binding", "c
 """Options of Django's PostgreSQL backend that are its own."""
 IN_ATOMIC = (
     *("get", "jobs", "count", "counts", "counts_by_state", "attempts", "logs", "lineage", "why", "steps", "waits"),
-    *("get_signal", "retry", "cancel", "delete", "run_now", "reschedule", "bulk"),
+    *("get_signal", "retry", "cancel", "delete", "run_now", "reschedule", "bulk", "pause", "resume", "pauses"),
 )
-"""The calls of `td` that are part of an open `atomic()`: they see what it has written, and commit with it. Another
-connection would not see it, and on SQLite would wait for it in vain."""
+"""The calls of `td` that are part of an open `atomic()`, with those of `td.batches`, `td.schedules` and `td.limits`:
+they see what it has written, and commit with it. Another connection would not see it, and on SQLite would wait for it
+in vain."""
 _making = threading.RLock()
 _joins: ContextVar[bool] = ContextVar("joins", default=False)
 """Whether such a call is under way, inside `atomic()`."""
@@ -82,6 +89,7 @@ class DjangoTreadle(Treadle):
             super().__init__(given.get("URL", "sqlite:///treadle.db"), **options)
         except TreadleError as error:
             raise ImproperlyConfigured(f"TREADLE: {error}") from error
+        self.batches, self.schedules, self.limits = BatchesInAtomic(self), SchedulesInAtomic(self), LimitsInAtomic(self)
         if self.alias is not None:
             self._chosen = None
         self.middleware(close_connections)
@@ -139,6 +147,14 @@ class DjangoTreadle(Treadle):
     def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         return self.store.insert(jobs) if self.in_test else super()._insert(jobs)
 
+    def result(self, job: Job[Any] | str, *, timeout: Duration = 60) -> Any:
+        try:
+            return super().result(job, timeout=timeout)
+        except JobNotFound:
+            if self._is_atomic() and self.get(id_of(job)) is not None:
+                raise WaitsForItself(id_of(job), "your atomic() block commits") from None
+            raise
+
 
 def _is_testing() -> bool:
     """Whether Django's test environment is set up. It does not import `django.test`, which only tests need."""
@@ -146,12 +162,13 @@ def _is_testing() -> bool:
     return hasattr(getattr(utils, "_TestState", None), "saved_data")
 
 
-def _in_atomic(name: str) -> Any:
-    method = getattr(Treadle, name)
+def _in_atomic(method: Any) -> Any:
+    """The same, of `td` or of a part of it, on the connection of an open `atomic()`."""
 
     @functools.wraps(method)
-    def call(self: DjangoTreadle, *args: Any, **kwargs: Any) -> Any:
-        token = _joins.set(self.joined is not None and self._is_atomic())
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        app: DjangoTreadle = self if isinstance(self, DjangoTreadle) else self._app
+        token = _joins.set(app.joined is not None and app._is_atomic())
         try:
             return method(self, *args, **kwargs)
         finally:
@@ -160,8 +177,24 @@ def _in_atomic(name: str) -> Any:
     return call
 
 
+class BatchesInAtomic(Batches):
+    pass
+
+
+class SchedulesInAtomic(Schedules):
+    pass
+
+
+class LimitsInAtomic(AppLimits):
+    pass
+
+
 for _name in IN_ATOMIC:
-    setattr(DjangoTreadle, _name, _in_atomic(_name))
+    setattr(DjangoTreadle, _name, _in_atomic(getattr(Treadle, _name)))
+for _part in (BatchesInAtomic, SchedulesInAtomic, LimitsInAtomic):
+    for _name, _method in vars(_part.__base__).items():
+        if inspect.isfunction(_method) and not _name.startswith("_") and not inspect.iscoroutinefunction(_method):
+            setattr(_part, _name, _in_atomic(_method))
 
 
 def close_connections(ctx: Context) -> Generator[None]:
