@@ -16,12 +16,13 @@ import pytest
 from tests.conformance.helpers import FAILED, RETRIED, check_consistency, enlist, put, settle_one, take
 from tests.stores import KINDS, rows
 from treadle import Dedupe, Fail, Limit, Treadle
+from treadle.cli import copying
 from treadle.cli.copying import has_caught_up
 from treadle.errors import StoreMoved, StoreUnusable
 from treadle.outcome import COMPLETED
 from treadle.steps import NewStep
 from treadle.stores import open_store
-from treadle.stores.copying import OF_ALL, OF_JOBS, OF_TENANTS, Tables, checksum
+from treadle.stores.copying import FIRST, OF_ALL, OF_JOBS, OF_TENANTS, Tables, checksum
 
 PAIRS = [pair for pair in itertools.product(KINDS, KINDS) if pair != ("libsql", "libsql")]  # the tests have one server
 
@@ -189,8 +190,6 @@ def test_a_lease_that_does_not_end_opens_the_source_again(treadle: Any, make_url
 def test_what_changed_after_the_first_copy_is_copied_again(
     treadle: Any, make_url: Callable[[str], str], change: str
 ) -> None:
-    from treadle.cli import copying
-
     here, there = make_url("sqlite"), make_url("postgresql")
     fill(here)
     with closing(Treadle(here)) as td, closing(Treadle(there)) as new:
@@ -207,6 +206,31 @@ def test_what_changed_after_the_first_copy_is_copied_again(
         else:
             td.cancel(td.jobs(status="pending").jobs[0].id)
         one.finish(moved=False)
+        assert contents(there) == contents(here)
+        check_consistency(new.store)
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_waits_that_a_deleted_parent_took_with_it_are_not_in_the_target(
+    make_url: Callable[[str], str], is_copied: bool
+) -> None:
+    here, there = make_url("sqlite"), make_url("postgresql")
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new:
+
+        @td.job
+        def work() -> None: ...
+
+        parent = work.enqueue()
+        child = work.using(after=parent).enqueue()
+        td.tick()
+        one = copying.Copy(td.store, new.store, lambda *_: None)
+        one.begin()
+        assert one.follow() == 2
+        if not is_copied:  # the parent was running when the copy came by
+            one._drop(one.target.places(FIRST, parent.id))
+        td.delete(parent.id)
+        one.finish(moved=False)
+        assert new.waits(child.id) == []
         assert contents(there) == contents(here)
         check_consistency(new.store)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from treadle.errors import StoreBusy, TreadleError
 from treadle.pauses import Target
 from treadle.stores.base import Store
-from treadle.stores.copying import FIRST, OF_ALL, OF_JOBS, OF_TENANTS, Place, Tables, checksum, chunks
+from treadle.stores.copying import FIRST, OF_ALL, OF_JOBS, OF_TENANTS, Place, Row, Tables, checksum, chunks
 from treadle.stores.shared.moved import FILLED, MOVED
 from treadle.stores.shared.store import SQLStore
 from treadle.units import plural
@@ -29,6 +29,8 @@ FEW = 1000
 """Jobs that one pass copies: then the next pass is the last before the source is closed."""
 EVERY = 1.0
 
+Rows = Mapping[str, Sequence[Row]]
+"""Rows of jobs, by their table."""
 Report = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and how much there is."""
 
@@ -201,18 +203,32 @@ class Copy:
         counts = dict.fromkeys((*OF_JOBS, *self._others), 0)
         for _, ids in self._chunks("comparing"):
             here, there = self.source.rows_of(ids), self.target.rows_of(ids)
+            if not all(self._is_same(table, here[table], there[table]) for table in OF_JOBS):
+                there = self._copy_again(ids, here, there)
             for table in OF_JOBS:
                 counts[table] += self._same(table, here[table], there[table])
         for table in self._others:
             counts[table] = self._same(table, self.source.all_rows(table), self.target.all_rows(table))
         return counts
 
-    def _same(self, table: str, here: Any, there: Any) -> int:
-        columns = self.source.columns[table].keys() & self.target.columns[table].keys()
-        if len(here) != len(there) or checksum(here, columns) != checksum(there, columns):
+    def _copy_again(self, ids: Collection[str], here: Rows, there: Rows) -> Rows:
+        """Write jobs again that had ended when they were copied. A job that is deleted or pruned takes the waits of its
+        children with it, and they look as before."""
+        before = self.target.places_of(there)
+        places = {id: p for id, p in self.source.places_of(here).items() if p.ended and before.get(id) == p}
+        rows = {table: [row for row in some if row["id"] in places] for table, some in here.items()}
+        self.target.replace(places, rows, places)
+        return self.target.rows_of(ids)
+
+    def _same(self, table: str, here: Sequence[Row], there: Sequence[Row]) -> int:
+        if not self._is_same(table, here, there):
             way_out = "it has changed in the meantime: stop its programs, or use --cutover, and run this again"
             raise CannotCopy(f"the table {table} differs between {self.source.url} and {self.target.url}; {way_out}")
         return len(here)
+
+    def _is_same(self, table: str, here: Sequence[Row], there: Sequence[Row]) -> bool:
+        columns = self.source.columns[table].keys() & self.target.columns[table].keys()
+        return len(here) == len(there) and checksum(here, columns) == checksum(there, columns)
 
 
 def _are(jobs: int) -> str:
