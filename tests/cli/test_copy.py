@@ -235,6 +235,62 @@ def test_waits_that_a_deleted_parent_took_with_it_are_not_in_the_target(
         check_consistency(new.store)
 
 
+@pytest.mark.parametrize("target", KINDS)
+def test_nobody_changes_a_target_until_it_is_complete(make_url: Callable[[str], str], target: str) -> None:
+    here, there = make_url("sqlite"), make_url(target)
+    fill(here)
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new, closing(Treadle(there)) as copied:
+        enlist(new.store)  # a producer and a worker that use the target already
+        refused: list[Exception] = []
+
+        def report(doing: str, *_: int) -> None:
+            if doing != "jobs":
+                return
+            for change in (
+                lambda: new.enqueue("work", {"n": 1}),
+                lambda: new.pause(queue="mail"),
+                lambda: new.cancel(new.jobs(status="pending").jobs[0].id),
+                lambda: take(new.store, lease_for=10**6),
+                *([lambda: rows(there, "SELECT treadle.enqueue('work')")] if target == "postgresql" else []),
+            ):
+                with pytest.raises(Exception, match=r"a copy from .*0.db is not complete|is filled from") as caught:
+                    change()
+                refused.append(caught.value)
+
+        copying.copy(td.store, copied.store, report)
+        assert len(refused) >= 4
+        assert all(isinstance(error, StoreUnusable) for error in refused[:4])
+        assert contents(there) == contents(here)
+        assert new.enqueue("work", {"n": 1}).id
+        assert len(take(new.store)) > 0
+
+
+def test_jobs_of_the_target_are_not_taken_for_jobs_that_the_source_has_deleted(make_url: Callable[[str], str]) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    fill(here)
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new:
+        td.pause(tenant="t1")
+        new.pause(tenant="t1")
+        own = new.enqueue("work", {"n": 1}, tenant="t1")
+        with pytest.raises(copying.CannotCopy, match=f"job {own.id} is in .*1.db, but not in"):
+            copying.copy(td.store, new.store, lambda *_: None, tenant="t1")
+        assert new.get(own.id) == own
+
+
+def test_a_second_copy_changes_nothing_when_the_first_has_completed_the_target(make_url: Callable[[str], str]) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    fill(here)
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new:
+        first, second = (copying.Copy(td.store, new.store, lambda *_: None) for _ in range(2))
+        first.begin(), second.begin()
+        first.finish(moved=False)
+        ran = new.jobs(status="pending", queue="default").jobs[0]
+        new.cancel(ran.id)
+        with pytest.raises(copying.CannotCopy, match="another copy has completed"):
+            second.finish(moved=False)
+        assert new.get(ran.id).status == "cancelled"
+
+
 def test_one_tenant_is_copied_into_a_database_that_has_others(treadle: Any, make_url: Callable[[str], str]) -> None:
     here, there = make_url("sqlite"), make_url("postgresql")
     fill(here)

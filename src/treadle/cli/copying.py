@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import msgspec
 
-from treadle.errors import StoreBusy, TreadleError
+from treadle.errors import StoreBusy
 from treadle.pauses import Target
 from treadle.stores.base import Store
-from treadle.stores.copying import FIRST, OF_ALL, OF_JOBS, OF_TENANTS, Place, Row, Tables, checksum, chunks
+from treadle.stores.copying import FIRST, OF_ALL, OF_JOBS, OF_TENANTS, CannotCopy, Place, Row, Tables, checksum, chunks
 from treadle.stores.shared.moved import FILLED, MOVED
 from treadle.stores.shared.store import SQLStore
 from treadle.units import plural
@@ -28,15 +28,13 @@ LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 FEW = 1000
 """Jobs that one pass copies: then the next pass is the last before the source is closed."""
 EVERY = 1.0
+PATIENCE = 60.0
+"""Seconds that transactions in the target may take to end. On PostgreSQL, whoever adds or drops triggers waits."""
 
 Rows = Mapping[str, Sequence[Row]]
 """Rows of jobs, by their table."""
 Report = Callable[[str, int, int], None]
 """What is being done, how much of it is done, and how much there is."""
-
-
-class CannotCopy(TreadleError):
-    """A copy that cannot begin, go on or be finished. The message says why, and what to do."""
 
 
 class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,18 +78,14 @@ class Copy:
         if any(note != f"{FILLED}{here}" for note in notes):
             raise CannotCopy(f"{there} is {notes[0]}; name another target")
         if self._tenant is None:
-            if not notes and self.target.next_ids(FIRST, 1):
-                raise CannotCopy(f"{there} has jobs already; name a database without jobs")
-            self.target.start_filling(here, self._store.now())
+            self._patiently(lambda: self.target.start_filling(here, self._store.now()), time.monotonic() + PATIENCE)
             return
         if not self._is_paused(self._store):
             raise CannotCopy(
                 f"tenant {self._tenant!r} is not paused in {here}; first: td.pause(tenant={self._tenant!r})"
             )
         if self.target.next_ids(FIRST, 1) and not self._is_paused(self._target):  # an interrupted copy has paused it
-            raise CannotCopy(
-                f"{there} has jobs of tenant {self._tenant!r} already; delete them first, or pause it there"
-            )
+            raise CannotCopy(f"{there} has jobs of tenant {self._tenant!r} already; delete them first")
 
     def _is_paused(self, store: Store) -> bool:
         return any(pause.target == Target(tenant=self._tenant or "") for pause in store.pauses())
@@ -167,7 +161,7 @@ class Copy:
         self.target.raise_leases(self.source.leases_given())
         rows = self._compare()
         if self._tenant is None:
-            self.target.end_filling()
+            self._patiently(self.target.end_filling, time.monotonic() + PATIENCE)
         return CopyReport(jobs=rows["jobs"], written=self._written, rows=rows, moved=moved)
 
     @property
@@ -194,9 +188,13 @@ class Copy:
             self._written += len(places)
 
     def _drop(self, gone: Mapping[str, Place]) -> None:
-        """Delete jobs that were deleted in the source after they were copied."""
-        if gone:
+        """Delete jobs that were deleted in the source after they were copied. Not those of a tenant: its producers may
+        have enqueued them in the target."""
+        if self._tenant is None and gone:
             self.target.replace(gone, {}, {})
+        elif own := [id for id, place in gone.items() if not place.ended]:
+            way_out = "delete it there, and let producers use the source until the copy has ended"
+            raise CannotCopy(f"job {own[0]} is in {self.target.url}, but not in {self.source.url}; {way_out}")
 
     def _compare(self) -> dict[str, int]:
         """How many rows of each table are the same on both sides. Raises CannotCopy if others are not."""

@@ -2,6 +2,9 @@
 
 Rows travel as dicts by column, so that databases whose tables differ a little can exchange them. A chunk is written by
 one transaction, which first deletes what an earlier copy has of these jobs. So it can be repeated at any time.
+
+Nobody else may change the target: programs that use it already, and SQL. Triggers refuse that while the note that it is
+being filled is positive. A transaction of the copy makes it negative, which no other one sees, and positive again.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from treadle.codec import as_json
+from treadle.errors import TreadleError
+from treadle.stores.error_codes import HAS_MOVED, IS_FILLED
 from treadle.stores.shared import moved
 from treadle.stores.shared.stats import tally
 from treadle.stores.shared.store import SQLStore
@@ -28,12 +33,20 @@ OF_ALL = ("types", "limits", "openings", "buckets", "backlog", "audit", "tokens"
 """Tables that are copied as a whole, and only then."""
 USAGE_KEY = ("minute", "type", "queue", "tenant")
 CLOSED = (*OF_JOBS, *OF_TENANTS, *OF_ALL, "leases")
+CHANGES = ("INSERT", "UPDATE", "DELETE")
+BEING_FILLED = (
+    f"EXISTS (SELECT 1 FROM treadle.meta WHERE substr(key, 1, {len(moved.FILLED)}) = '{moved.FILLED}' AND value > 0)"
+)
 CHUNK = 500
 """Jobs in a transaction: on SQLite it takes less than 50 ms."""
 ROWS = 2000
 FIRST = "00000000-0000-0000-0000-000000000000"
 
 Row = Mapping[str, Any]
+
+
+class CannotCopy(TreadleError):
+    """A copy that cannot begin, go on or be finished. The message says why, and what to do."""
 
 
 class Ended(NamedTuple):
@@ -65,12 +78,26 @@ class Tables:
         self.store, self.tenant = store, tenant
         self.url = store.where if "://" in store.where else f"sqlite:///{store.where}"
         """Without a password, so that anybody may see it."""
+        self._note: str | None = None
+        """What says that we fill this database."""
 
     def read(self, steps: Any, *args: Any) -> Any:
         return self.store.database.read("other", steps, *args)
 
     def write(self, steps: Any, *args: Any) -> Any:
         return self.store.database.write("other", steps, *args)
+
+    def _fill(self, steps: Any) -> None:
+        """Write what others may not write."""
+
+        def all_steps(tx: Transaction) -> None:
+            if self._note and not tx.execute(tx.sql.NEGATE_META, {"key": self._note}).rowcount:
+                raise CannotCopy(f"another copy has completed {self.url} in the meantime; it can be used")
+            steps(tx)
+            if self._note:
+                tx.execute(tx.sql.NEGATE_META, {"key": self._note})
+
+        self.write(all_steps)
 
     @cached_property
     def _all_columns(self) -> dict[str, dict[str, str]]:
@@ -154,7 +181,7 @@ class Tables:
             came = [(place.status, place.type, place.queue, 1) for place in places.values()]
             tally(tx, [*came, *((place.status, place.type, place.queue, -1) for place in gone.values())])
 
-        self.write(steps)
+        self._fill(steps)
 
     # Other tables
 
@@ -168,9 +195,9 @@ class Tables:
         """Put these rows in place of those that the table has, of all tenants or of one, in chunks."""
         where = "" if self.tenant is None else "WHERE tenant = CAST(:tenant AS text)"
         delete = f"DELETE FROM treadle.{table} {where}"
-        self.write(lambda tx: tx.execute(tx.sql.translate(delete), {"tenant": self.tenant}))
+        self._fill(lambda tx: tx.execute(tx.sql.translate(delete), {"tenant": self.tenant}))
         for start in range(0, len(rows), ROWS):
-            self.write(lambda tx, start=start: self._insert(tx, table, rows[start : start + ROWS]))
+            self._fill(lambda tx, start=start: self._insert(tx, table, rows[start : start + ROWS]))
 
     # The number of leases, and notes
 
@@ -197,31 +224,50 @@ class Tables:
         return list(self.read(moved.notes))
 
     def start_filling(self, source: str, at: int) -> None:
-        """Let nobody open the database until it is complete."""
-        self.write(moved.note, f"{moved.FILLED}{source}", at)
+        """From this commit on, nobody else changes or opens the database, until it is complete."""
+        self._note = f"{moved.FILLED}{source}"
+
+        def steps(tx: Transaction) -> None:
+            is_new = self._note not in moved.notes(tx)
+            for each in tx.sql.forbid("filled", CLOSED, CHANGES, f"{IS_FILLED}{source}", BEING_FILLED):
+                tx.execute(each)
+            moved.note(tx, self._note, at)
+            if is_new and tx.execute(tx.sql.translate("SELECT 1 FROM treadle.jobs LIMIT 1")).fetchall():
+                raise CannotCopy(f"{self.url} has jobs already; name a database without jobs")
+
+        self.write(steps)
 
     def end_filling(self) -> None:
-        self.write(moved.drop_notes, moved.FILLED)
+        def steps(tx: Transaction) -> None:
+            for each in tx.sql.allow("filled", CLOSED):
+                tx.execute(each)
+            moved.drop_notes(tx, moved.FILLED)
+
+        self.write(steps)
 
     def close_claims(self, place: str) -> None:
         """From this commit on, nothing is claimed."""
-        self.write(lambda tx: [tx.execute(each) for each in tx.sql.close(("leases",), ("INSERT",), place)])
+        self.write(self._forbid, ("leases",), ("INSERT",), place)
 
     def close(self, place: str, at: int) -> None:
         """From this commit on, nothing changes here, and whoever opens the database learns where its jobs are."""
 
         def steps(tx: Transaction) -> None:
-            for each in tx.sql.close(CLOSED, ("INSERT", "UPDATE", "DELETE"), place):
-                tx.execute(each)
+            self._forbid(tx, CLOSED, CHANGES, place)
             moved.note(tx, f"{moved.MOVED}{place}", at)
 
         self.write(steps)
+
+    @staticmethod
+    def _forbid(tx: Transaction, tables: Sequence[str], changes: Sequence[str], place: str) -> None:
+        for each in tx.sql.forbid("moved", tables, changes, f"{HAS_MOVED}{place}", "true"):
+            tx.execute(each)
 
     def reopen(self) -> None:
         """Undo `close` and `close_claims`."""
 
         def steps(tx: Transaction) -> None:
-            for each in tx.sql.reopen(CLOSED):
+            for each in tx.sql.allow("moved", CLOSED):
                 tx.execute(each)
             moved.drop_notes(tx, moved.MOVED)
 

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 HAS_MOVED = "treadle has moved to "
 """What the triggers of a database say that `treadle copy` has closed, with the new place."""
+IS_FILLED = "treadle is filled from "
+"""What the triggers of a database say that `treadle copy` has not completed yet, with the source."""
 
 
 class Action(Enum):
@@ -117,6 +119,8 @@ def error_for(
     """The error that callers get, with the next step: what the code suggests, or `otherwise`."""
     if HAS_MOVED in problem:
         return StoreMoved(where, problem.partition(HAS_MOVED)[2].rstrip(")"))
+    if IS_FILLED in problem:
+        return incomplete(where, problem.partition(IS_FILLED)[2].rstrip(")"))
     match action(code):
         case Action.REPEAT | Action.BUSY:
             return StoreBusy(where, BUSY_SECONDS, joins_transactions=joins_transactions)
@@ -124,6 +128,11 @@ def error_for(
             return StoreRefused(where, problem)
         case Action.RECONNECT | Action.UNUSABLE:
             return StoreUnusable(where, problem, _found(_NEXT_STEPS, code) or otherwise)
+
+
+def incomplete(where: str, source: str) -> StoreUnusable:
+    """The error about a database that `treadle copy` has not completed yet."""
+    return StoreUnusable(where, f"a copy from {source} is not complete", "wait for it, or run it again")
 
 
 def _found(table: Mapping[str, T], code: str) -> T | None:

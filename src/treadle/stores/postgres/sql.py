@@ -10,7 +10,6 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 from collections.abc import Iterable
 from typing import ClassVar
 
-from treadle.stores.error_codes import HAS_MOVED
 from treadle.stores.statements import Statements
 from treadle.stores.statements.parts import MOST, SUMS_OF_USAGE, THESE, UNNEEDED, UNTHROTTLED
 
@@ -373,23 +372,26 @@ class PostgresStatements(Statements):
      WHERE last_value < CAST(:number AS bigint)
     """
 
-    def close(self, tables: Iterable[str], changes: Iterable[str], place: str) -> list[str]:
-        """Let nobody change these tables in these ways: the jobs are at another place."""
-        text = f"{HAS_MOVED}{place}".replace("'", "''").replace("%", "%%%%")  # for RAISE, and for psycopg
-        function = f"""CREATE OR REPLACE FUNCTION treadle.moved() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN RAISE EXCEPTION '{text}' USING ERRCODE = 'object_not_in_prerequisite_state'; END $$"""
+    def forbid(self, name: str, tables: Iterable[str], changes: Iterable[str], text: str, when: str) -> list[str]:
+        """Let nobody change these tables in these ways while `when` is true: `text` says why."""
+        text = text.replace("'", "''").replace("%", "%%%%")  # for RAISE, and for psycopg
+        function = f"""CREATE OR REPLACE FUNCTION treadle.{name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF {when} THEN RAISE EXCEPTION '{text}' USING ERRCODE = 'object_not_in_prerequisite_state'; END IF;
+            IF TG_OP = 'DELETE' THEN RETURN OLD; END IF;
+            RETURN NEW; END $$"""
         events = " OR ".join(changes)
         return [
             function,
             *(
-                f"CREATE OR REPLACE TRIGGER moved BEFORE {events} ON treadle.{table}"
-                " FOR EACH ROW EXECUTE FUNCTION treadle.moved()"
+                f"CREATE OR REPLACE TRIGGER {name} BEFORE {events} ON treadle.{table}"
+                f" FOR EACH ROW EXECUTE FUNCTION treadle.{name}()"
                 for table in tables
             ),
         ]
 
-    def reopen(self, tables: Iterable[str]) -> list[str]:
-        return [f"DROP TRIGGER IF EXISTS moved ON treadle.{table}" for table in tables]
+    def allow(self, name: str, tables: Iterable[str]) -> list[str]:
+        """Undo `forbid`."""
+        return [f"DROP TRIGGER IF EXISTS {name} ON treadle.{table}" for table in tables]
 
 
 META = "SELECT key, value FROM treadle.meta"

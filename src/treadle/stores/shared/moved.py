@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from treadle.errors import StoreMoved, StoreUnusable
+from treadle.errors import StoreMoved
+from treadle.stores.error_codes import incomplete
 from treadle.stores.transaction import Transaction
 
 MOVED, FILLED = "moved to ", "filled from "
@@ -28,5 +29,4 @@ def refuse_moved(tx: Transaction, where: str) -> None:
     for note in notes(tx):
         if note.startswith(MOVED):
             raise StoreMoved(where, note.removeprefix(MOVED))
-        source = note.removeprefix(FILLED)
-        raise StoreUnusable(where, f"a copy from {source} is not complete", "wait for it, or run it again")
+        raise incomplete(where, note.removeprefix(FILLED))

@@ -12,7 +12,6 @@ from typing import ClassVar
 
 from treadle.codec import encode
 from treadle.filters import is_index
-from treadle.stores.error_codes import HAS_MOVED
 from treadle.stores.statements import Statements
 from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, UNNEEDED, UNTHROTTLED
 
@@ -283,18 +282,19 @@ class SQLiteStatements(Statements):
     LEASES_GIVEN = "SELECT value FROM treadle_meta WHERE key = 'lease'"
     RAISE_LEASES = "UPDATE treadle_meta SET value = max(value, :number) WHERE key = 'lease'"
 
-    def close(self, tables: Iterable[str], changes: Iterable[str], place: str) -> list[str]:
-        """Let nobody change these tables in these ways: the jobs are at another place."""
-        text = f"{HAS_MOVED}{place}".replace("'", "''")
+    def forbid(self, name: str, tables: Iterable[str], changes: Iterable[str], text: str, when: str) -> list[str]:
+        """Let nobody change these tables in these ways while `when` is true: `text` says why."""
+        text = text.replace("'", "''")
         return [
-            f"CREATE TRIGGER IF NOT EXISTS treadle_moved_{table}_{change} BEFORE {change} ON treadle_{table}"
-            f" BEGIN SELECT RAISE(ABORT, '{text}'); END"
+            f"CREATE TRIGGER IF NOT EXISTS treadle_{name}_{table}_{change} BEFORE {change} ON treadle_{table}"
+            f" WHEN {from_postgres(when)} BEGIN SELECT RAISE(ABORT, '{text}'); END"
             for table, change in product(tables, changes)
         ]
 
-    def reopen(self, tables: Iterable[str]) -> list[str]:
+    def allow(self, name: str, tables: Iterable[str]) -> list[str]:
+        """Undo `forbid`."""
         changes = ("INSERT", "UPDATE", "DELETE")
-        return [f"DROP TRIGGER IF EXISTS treadle_moved_{table}_{change}" for table, change in product(tables, changes)]
+        return [f"DROP TRIGGER IF EXISTS treadle_{name}_{table}_{change}" for table, change in product(tables, changes)]
 
 
 def _steps(part: str) -> list[str]:

@@ -116,5 +116,6 @@ class Manage:
             ON CONFLICT (key) DO NOTHING
     """
     DROP_META = "DELETE FROM treadle.meta WHERE key = CAST(:key AS text)"
+    NEGATE_META = "UPDATE treadle.meta SET value = -value WHERE key = CAST(:key AS text)"
     # How many jobs there are.
     COUNT_JOBS = "SELECT coalesce(sum(count), 0)::bigint FROM treadle.tallies WHERE status = 'all'"
