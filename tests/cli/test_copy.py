@@ -8,6 +8,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,36 @@ def test_one_tenant_is_copied_into_a_database_that_has_others(treadle: Any, make
         assert {job.id for job in new.jobs(tenant="t1", limit=200)} == expected
         assert len(new.jobs(tenant="other").jobs) == 1
         assert new.schedules.get("digest", tenant="t1")
+
+
+def test_a_tenant_is_paused_in_the_target_at_every_commit(
+    make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    fill(here)
+    fill_other(there)
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new, closing(Treadle(there)) as seen:
+        td.pause(tenant="t1")
+        paused: list[int] = []
+        write = Tables.write
+
+        def noted(self: Tables, *given: Any) -> None:
+            write(self, *given)
+            paused.append(len(seen.pauses()))
+
+        monkeypatch.setattr(Tables, "write", noted)
+        copying.copy(td.store, new.store, lambda *_: None, tenant="t1")
+        assert len(paused) > 5
+        assert set(paused) == {1}
+
+
+def test_a_pause_that_ends_by_itself_is_not_enough(treadle: Any, make_url: Callable[[str], str]) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    fill(here)
+    with closing(Treadle(here)) as td:
+        td.pause(tenant="t1", until=timedelta(hours=1))
+    result = treadle("copy", here, there, "--tenant", "t1")
+    assert "first, without an end: td.pause(tenant='t1')" in result.stderr
 
 
 def fill_other(url: str) -> None:

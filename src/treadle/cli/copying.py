@@ -80,15 +80,14 @@ class Copy:
         if self._tenant is None:
             self._patiently(lambda: self.target.start_filling(here, self._store.now()), time.monotonic() + PATIENCE)
             return
-        if not self._is_paused(self._store):
-            raise CannotCopy(
-                f"tenant {self._tenant!r} is not paused in {here}; first: td.pause(tenant={self._tenant!r})"
-            )
+        if not self._is_paused(self._store):  # one that ends by itself would end on both sides
+            first = f"first, without an end: td.pause(tenant={self._tenant!r})"
+            raise CannotCopy(f"tenant {self._tenant!r} is not paused in {here} until somebody resumes it; {first}")
         if self.target.next_ids(FIRST, 1) and not self._is_paused(self._target):  # an interrupted copy has paused it
             raise CannotCopy(f"{there} has jobs of tenant {self._tenant!r} already; delete them first")
 
     def _is_paused(self, store: Store) -> bool:
-        return any(pause.target == Target(tenant=self._tenant or "") for pause in store.pauses())
+        return any(pause.target == Target(tenant=self._tenant or "") and not pause.until for pause in store.pauses())
 
     def follow(self) -> int:
         """Copy what has ended since the last time. Return how many jobs that was."""

@@ -87,13 +87,13 @@ class Tables:
     def write(self, steps: Any, *args: Any) -> Any:
         return self.store.database.write("other", steps, *args)
 
-    def _fill(self, steps: Any) -> None:
+    def _fill(self, steps: Any, *args: Any) -> None:
         """Write what others may not write."""
 
         def all_steps(tx: Transaction) -> None:
             if self._note and not tx.execute(tx.sql.NEGATE_META, {"key": self._note}).rowcount:
                 raise CannotCopy(f"another copy has completed {self.url} in the meantime; it can be used")
-            steps(tx)
+            steps(tx, *args)
             if self._note:
                 tx.execute(tx.sql.NEGATE_META, {"key": self._note})
 
@@ -192,12 +192,18 @@ class Tables:
         return _added_up(rows) if table == "usage" else rows
 
     def replace_all(self, table: str, rows: Sequence[Row]) -> None:
-        """Put these rows in place of those that the table has, of all tenants or of one, in chunks."""
+        """Put these rows in place of those that the table has, of all tenants or of one, in chunks. The first commit is
+        the one that deletes: a few rows, such as the pause of a tenant, are always there."""
         where = "" if self.tenant is None else "WHERE tenant = CAST(:tenant AS text)"
         delete = f"DELETE FROM treadle.{table} {where}"
-        self._fill(lambda tx: tx.execute(tx.sql.translate(delete), {"tenant": self.tenant}))
-        for start in range(0, len(rows), ROWS):
-            self._fill(lambda tx, start=start: self._insert(tx, table, rows[start : start + ROWS]))
+
+        def steps(tx: Transaction, start: int) -> None:
+            if start == 0:
+                tx.execute(tx.sql.translate(delete), {"tenant": self.tenant})
+            self._insert(tx, table, rows[start : start + ROWS])
+
+        for start in range(0, len(rows) or 1, ROWS):
+            self._fill(steps, start)
 
     # The number of leases, and notes
 
