@@ -19,6 +19,7 @@ from tests.stores import KINDS, rows
 from treadle import Dedupe, Fail, Limit, Treadle
 from treadle.cli import copying
 from treadle.cli.copying import has_caught_up
+from treadle.codec import as_json
 from treadle.errors import StoreMoved, StoreUnusable
 from treadle.outcome import COMPLETED
 from treadle.steps import NewStep
@@ -340,6 +341,36 @@ def test_a_pause_that_ends_by_itself_is_not_enough(treadle: Any, make_url: Calla
         td.pause(tenant="t1", until=timedelta(hours=1))
     result = treadle("copy", here, there, "--tenant", "t1")
     assert "first, without an end: td.pause(tenant='t1')" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "target"), [("sqlite", "postgresql"), ("postgresql", "libsql"), ("libsql", "sqlite")]
+)
+def test_large_rows_are_copied_in_small_parts(
+    make_url: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, source: str, target: str
+) -> None:
+    here, there = make_url(source), make_url(target)
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new:
+        text = json.dumps({"text": "x" * 50_000})
+        enlist(td.store)
+        put(td.store, "stepped")
+        [stepped] = take(td.store, worker="w1")
+        td.store.save_steps([(stepped, NewStep(str(n), value=text)) for n in range(10)])
+        assert settle_one(td.store, stepped, FAILED)
+        for n in range(10):
+            put(td.store, "big", payload=text)
+            td.signal(f"big {n}", text)
+        read, written = [], []
+        rows_of = Tables.rows_of
+        monkeypatch.setattr("treadle.stores.copying.BYTES", 120_000)
+        monkeypatch.setattr(Tables, "rows_of", lambda self, ids: read.append(len(ids)) or rows_of(self, ids))
+        monkeypatch.setattr(
+            "treadle.stores.copying.as_json", lambda value: written.append(len(as_json(value))) or as_json(value)
+        )
+        copying.copy(td.store, new.store, lambda *_: None)
+        assert max(read) == 2
+        assert 100_000 < max(written) < 120_000
+        assert contents(there) == contents(here)
 
 
 def fill_other(url: str) -> None:

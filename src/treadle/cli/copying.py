@@ -175,16 +175,15 @@ class Copy:
             self._report(what, done, max(done, total))
 
     def _copy(self, ids: Collection[str], there: Mapping[str, Place], *, ended_only: bool = False) -> None:
-        if not ids:
-            return
-        rows = self.source.rows_of(ids)
-        places = self.source.places_of(rows)
-        if ended_only:  # some may be retried just now, or have not ended
-            places = {id: place for id, place in places.items() if place.ended}
-            rows = {table: [row for row in some if row["id"] in places] for table, some in rows.items()}
-        if places:
-            self.target.replace({id: there[id] for id in places if id in there}, rows, places)
-            self._written += len(places)
+        for part in self.source.parts(ids) if ids else ():
+            rows = self.source.rows_of(part)
+            places = self.source.places_of(rows)
+            if ended_only:  # some may be retried just now, or have not ended
+                places = {id: place for id, place in places.items() if place.ended}
+                rows = {table: [row for row in some if row["id"] in places] for table, some in rows.items()}
+            if places:
+                self.target.replace({id: there[id] for id in places if id in there}, rows, places)
+                self._written += len(places)
 
     def _drop(self, gone: Mapping[str, Place]) -> None:
         """Delete jobs that were deleted in the source after they were copied. Not those of a tenant: its producers may
@@ -198,10 +197,10 @@ class Copy:
     def _compare(self) -> dict[str, int]:
         """How many rows of each table are the same on both sides. Raises CannotCopy if others are not."""
         counts = dict.fromkeys((*OF_JOBS, *self._others), 0)
-        for _, ids in self._chunks("comparing"):
-            here, there = self.source.rows_of(ids), self.target.rows_of(ids)
+        for part in (part for _, ids in self._chunks("comparing") for part in self.source.parts(ids)):
+            here, there = self.source.rows_of(part), self.target.rows_of(part)
             if not all(self._is_same(table, here[table], there[table]) for table in OF_JOBS):
-                there = self._copy_again(ids, here, there)
+                there = self._copy_again(part, here, there)
             for table in OF_JOBS:
                 counts[table] += self._same(table, here[table], there[table])
         for table in self._others:

@@ -10,9 +10,9 @@ being filled is positive. A transaction of the copy makes it negative, which no 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,9 +40,13 @@ BEING_FILLED = (
 CHUNK = 500
 """Jobs in a transaction: on SQLite it takes less than 50 ms."""
 ROWS = 2000
+"""Rows of other tables in a transaction."""
+BYTES = 4 << 20
+"""... and bytes of all of them, and of a statement. If one job has more, it is a chunk of its own."""
 FIRST = "00000000-0000-0000-0000-000000000000"
 
 Row = Mapping[str, Any]
+T = TypeVar("T")
 
 
 class CannotCopy(TreadleError):
@@ -146,6 +150,19 @@ class Tables:
         rows: list[tuple[Any, ...]] = self.read(lambda tx: tx.execute(tx.sql.translate(sql), given).fetchall())
         return rows
 
+    def parts(self, ids: Collection[str]) -> Iterator[list[str]]:
+        """These jobs in parts, the rows of each of which fit into memory and into a statement."""
+        size = " + ".join
+        parts = (
+            f"SELECT id, {size(f'coalesce(length({name}::text), 0)' for name in columns)} AS size"
+            f" FROM treadle.{table} WHERE id = {THESE}"
+            for table, columns in self.columns.items()
+            if table in OF_JOBS
+        )
+        sql = f"SELECT id::text, sum(size)::bigint FROM ({' UNION ALL '.join(parts)}) parts GROUP BY id"
+        sizes = dict(self._execute(sql, {"ids": as_json([*ids])}))
+        return in_parts(ids, lambda id: sizes.get(id, 0))
+
     def rows_of(self, ids: Collection[str]) -> dict[str, list[Row]]:
         """All rows of these jobs, of one moment."""
 
@@ -197,13 +214,13 @@ class Tables:
         where = "" if self.tenant is None else "WHERE tenant = CAST(:tenant AS text)"
         delete = f"DELETE FROM treadle.{table} {where}"
 
-        def steps(tx: Transaction, start: int) -> None:
-            if start == 0:
+        def steps(tx: Transaction, is_first: bool, part: Sequence[Row]) -> None:
+            if is_first:
                 tx.execute(tx.sql.translate(delete), {"tenant": self.tenant})
-            self._insert(tx, table, rows[start : start + ROWS])
+            self._insert(tx, table, part)
 
-        for start in range(0, len(rows) or 1, ROWS):
-            self._fill(steps, start)
+        for i, part in enumerate(in_parts(rows, _size, ROWS) if rows else [[]]):
+            self._fill(steps, i == 0, part)
 
     # The number of leases, and notes
 
@@ -296,7 +313,27 @@ class Tables:
             INSERT INTO treadle.{table} ({", ".join(columns)}) SELECT {", ".join(values)}
               FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
         """
-        tx.execute(tx.sql.translate(sql), {"rows": as_json([[row[name] for name in columns] for row in rows])})
+        for part in in_parts(rows, _size):
+            given = {"rows": as_json([[row[name] for name in columns] for row in part])}
+            tx.execute(tx.sql.translate(sql), given)
+
+
+def _size(row: Row) -> int:
+    return sum(len(value) for value in row.values() if isinstance(value, str))
+
+
+def in_parts(items: Iterable[T], size: Callable[[T], int], most: int = ROWS) -> Iterator[list[T]]:
+    """The items in parts that are at most so large, unless one item is larger, and have at most so many."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        total += size(item)
+        if part and (total > BYTES or len(part) == most):
+            yield part
+            part, total = [], size(item)
+        part.append(item)
+    if part:
+        yield part
 
 
 def _added_up(usage: Sequence[Row]) -> list[Row]:
