@@ -212,6 +212,44 @@ def test_what_changed_after_the_first_copy_is_copied_again(
         check_consistency(new.store)
 
 
+@pytest.mark.parametrize(
+    ("moment", "tenant", "said"),
+    [
+        ("copied", None, "neither waits nor has ended"),
+        ("compared", None, "1 job is running"),
+        ("ended", None, "jobs have run"),
+        ("copied", "t1", "neither waits nor has ended"),
+        ("compared", "t1", "1 job is running"),
+    ],
+)
+def test_a_job_that_is_claimed_meanwhile_stops_the_copy(
+    make_url: Callable[[str], str], moment: str, tenant: str | None, said: str
+) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new:
+        td.enqueue("work", {}, tenant="t1")
+        enlist(td.store)
+        one = copying.Copy(td.store, new.store, lambda *_: None, tenant)
+        copy, compare, claimed = one._copy, one._compare, []
+
+        def copied(*args: Any) -> None:
+            claimed.extend(take(td.store) if moment == "copied" else ())
+            copy(*args)
+
+        def compared(**options: Any) -> Any:
+            counts = compare(**options)
+            claimed.extend(take(td.store) if moment != "copied" else ())
+            assert moment != "ended" or settle_one(td.store, claimed[0], COMPLETED)
+            return counts
+
+        one._copy, one._compare = copied, compared  # type: ignore[method-assign, assignment]
+        if tenant is None:
+            one.begin()
+        with pytest.raises(copying.CannotCopy, match=said):
+            one.finish(moved=False)
+        assert len(claimed) == 1
+
+
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_waits_that_a_deleted_parent_took_with_it_are_not_in_the_target(
     make_url: Callable[[str], str], is_copied: bool

@@ -142,9 +142,8 @@ class Copy:
 
     def finish(self, *, moved: bool) -> CopyReport:
         """Copy the rest, compare everything, and let the target be opened. Nothing may change in the source."""
-        if running := self.source.running():
-            way_out = "stop its workers first, or let --cutover wait for them"
-            raise CannotCopy(f"{_are(running)} running in {self.source.url}; {way_out}")
+        given = self.source.leases_given()
+        self._refuse_claims(given)
         if self._tenant is not None:
             self.target.replace_all("pauses", self.source.all_rows("pauses"))  # first: so nothing of it starts there
         last = FIRST
@@ -157,11 +156,20 @@ class Copy:
         self._drop(self.target.places(last, LAST))
         for table in self._others:
             self.target.replace_all(table, self.source.all_rows(table))
-        self.target.raise_leases(self.source.leases_given())
-        rows = self._compare()
+        self.target.raise_leases(given)
+        rows = self._compare(has_all=moved)
+        self._refuse_claims(given)
         if self._tenant is None:
             self._patiently(self.target.end_filling, time.monotonic() + PATIENCE)
         return CopyReport(jobs=rows["jobs"], written=self._written, rows=rows, moved=moved)
+
+    def _refuse_claims(self, given: int) -> None:
+        """Raise CannotCopy if a job runs, or was claimed after so many leases had been given."""
+        way_out = "stop its workers first, or let --cutover wait for them"
+        if running := self.source.running():
+            raise CannotCopy(f"{_are(running)} running in {self.source.url}; {way_out}")
+        if self._tenant is None and self.source.leases_given() > given:  # the other tenants may go on
+            raise CannotCopy(f"jobs have run in {self.source.url} in the meantime; {way_out}")
 
     @property
     def _others(self) -> tuple[str, ...]:
@@ -194,18 +202,27 @@ class Copy:
             way_out = "delete it there, and let producers use the source until the copy has ended"
             raise CannotCopy(f"job {own[0]} is in {self.target.url}, but not in {self.source.url}; {way_out}")
 
-    def _compare(self) -> dict[str, int]:
-        """How many rows of each table are the same on both sides. Raises CannotCopy if others are not."""
+    def _compare(self, *, has_all: bool) -> dict[str, int]:
+        """How many rows of each table are the same on both sides. Raises CannotCopy if others are not. `has_all`: the
+        source is closed, so that no job has its only other row among the leases."""
         counts = dict.fromkeys((*OF_JOBS, *self._others), 0)
         for part in (part for _, ids in self._chunks("comparing") for part in self.source.parts(ids)):
             here, there = self.source.rows_of(part), self.target.rows_of(part)
             if not all(self._is_same(table, here[table], there[table]) for table in OF_JOBS):
                 there = self._copy_again(part, here, there)
+            if not has_all:
+                self._refuse_nowhere(here)
             for table in OF_JOBS:
                 counts[table] += self._same(table, here[table], there[table])
         for table in self._others:
             counts[table] = self._same(table, self.source.all_rows(table), self.target.all_rows(table))
         return counts
+
+    def _refuse_nowhere(self, here: Rows) -> None:
+        placed = {row["id"] for table in ("ready", "finished") for row in here[table]}
+        if nowhere := [row["id"] for row in here["jobs"] if row["id"] not in placed]:
+            way_out = "stop its workers first; if it does not run, see treadle doctor"
+            raise CannotCopy(f"job {nowhere[0]} neither waits nor has ended in {self.source.url}; {way_out}")
 
     def _copy_again(self, ids: Collection[str], here: Rows, there: Rows) -> Rows:
         """Write jobs again that had ended when they were copied. A job that is deleted or pruned takes the waits of its
