@@ -159,6 +159,17 @@ def test_a_source_that_was_moved_names_the_new_place(
         producer.enqueue("work", {"n": 1})
 
 
+def test_a_target_that_was_removed_is_filled_again(treadle: Any, make_url: Callable[[str], str]) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    fill(here)
+    before = contents(here)
+    for _ in range(2):
+        assert treadle("copy", here, there, "--cutover").exit_code == 0
+        assert contents(there) == before
+        for file in Path(there.removeprefix("sqlite:///")).parent.glob("1.db*"):
+            file.unlink()
+
+
 def test_a_target_is_closed_until_it_is_complete(treadle: Any, make_url: Callable[[str], str]) -> None:
     here, there = make_url("sqlite"), make_url("sqlite")
     fill(here)

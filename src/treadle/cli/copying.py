@@ -18,7 +18,7 @@ from treadle.errors import StoreBusy
 from treadle.pauses import Target
 from treadle.stores.base import Store
 from treadle.stores.copying import FIRST, OF_ALL, OF_JOBS, OF_TENANTS, CannotCopy, Place, Row, Tables, checksum, chunks
-from treadle.stores.shared.moved import FILLED, MOVED
+from treadle.stores.shared.moved import COMPLETE, FILLED, MOVED
 from treadle.stores.shared.store import SQLStore
 from treadle.units import plural
 from treadle.worker.chores import declare_local_dead
@@ -64,7 +64,8 @@ class Copy:
     @property
     def is_done(self) -> bool:
         """Whether an earlier run has moved all of it, and the target works already."""
-        return f"{MOVED}{self.target.url}" in self.source.notes() and not self.target.notes()
+        here, there = self.source, self.target
+        return f"{MOVED}{there.url}" in here.notes() and f"{COMPLETE}{here.url}" in there.notes(COMPLETE)
 
     def begin(self) -> None:
         """Check that this can be done. What has no jobs is made the target, and nobody else opens it until the end."""
@@ -160,7 +161,8 @@ class Copy:
         rows = self._compare(has_all=moved)
         self._refuse_claims(given)
         if self._tenant is None:
-            self._patiently(self.target.end_filling, time.monotonic() + PATIENCE)
+            here, at = self.source.url, self._store.now()
+            self._patiently(lambda: self.target.end_filling(here, at), time.monotonic() + PATIENCE)
         return CopyReport(jobs=rows["jobs"], written=self._written, rows=rows, moved=moved)
 
     def _refuse_claims(self, given: int) -> None:

@@ -243,8 +243,8 @@ class Tables:
 
     # Notes
 
-    def notes(self) -> list[str]:
-        return list(self.read(moved.notes))
+    def notes(self, *kinds: str) -> list[str]:
+        return list(self.read(moved.notes, *kinds))
 
     def start_filling(self, source: str, at: int) -> None:
         """From this commit on, nobody else changes or opens the database, until it is complete."""
@@ -255,16 +255,20 @@ class Tables:
             for each in tx.sql.forbid("filled", CLOSED, CHANGES, f"{IS_FILLED}{source}", BEING_FILLED):
                 tx.execute(each)
             moved.note(tx, self._note, at)
+            moved.drop_notes(tx, moved.COMPLETE)
             if is_new and tx.execute(tx.sql.translate("SELECT 1 FROM treadle.jobs LIMIT 1")).fetchall():
                 raise CannotCopy(f"{self.url} has jobs already; name a database without jobs")
 
         self.write(steps)
 
-    def end_filling(self) -> None:
+    def end_filling(self, source: str, at: int) -> None:
+        """Let everybody use the database, which is complete."""
+
         def steps(tx: Transaction) -> None:
             for each in tx.sql.allow("filled", CLOSED):
                 tx.execute(each)
             moved.drop_notes(tx, moved.FILLED)
+            moved.note(tx, f"{moved.COMPLETE}{source}", at)
 
         self.write(steps)
 

@@ -6,12 +6,13 @@ from treadle.errors import StoreMoved
 from treadle.stores.error_codes import incomplete
 from treadle.stores.transaction import Transaction
 
-MOVED, FILLED = "moved to ", "filled from "
-"""Keys of `meta`, each followed by the other database."""
+MOVED, FILLED, COMPLETE = "moved to ", "filled from ", "complete from "
+"""Keys of `meta`, each followed by the other database. The last one refuses nobody."""
 
 
-def notes(tx: Transaction) -> list[str]:
-    return [row[0] for row in tx.execute(tx.sql.META_KEYS) if row[0].startswith((MOVED, FILLED))]
+def notes(tx: Transaction, *kinds: str) -> list[str]:
+    """Those of these kinds, or those for which the database cannot be used."""
+    return [row[0] for row in tx.execute(tx.sql.META_KEYS) if row[0].startswith(kinds or (MOVED, FILLED))]
 
 
 def note(tx: Transaction, key: str, at: int) -> None:
@@ -19,9 +20,8 @@ def note(tx: Transaction, key: str, at: int) -> None:
 
 
 def drop_notes(tx: Transaction, kind: str) -> None:
-    for key in notes(tx):
-        if key.startswith(kind):
-            tx.execute(tx.sql.DROP_META, {"key": key})
+    for key in notes(tx, kind):
+        tx.execute(tx.sql.DROP_META, {"key": key})
 
 
 def refuse_moved(tx: Transaction, where: str) -> None:
