@@ -159,6 +159,20 @@ def test_a_source_that_was_moved_names_the_new_place(
         producer.enqueue("work", {"n": 1})
 
 
+@pytest.mark.parametrize("target", KINDS)
+def test_no_number_of_a_lease_is_given_again(make_url: Callable[[str], str], target: str) -> None:
+    here, there = make_url("sqlite"), make_url(target)
+    with closing(Treadle(here)) as td, closing(Treadle(there)) as new:
+        enlist(td.store)
+        put(td.store, "work")
+        [first] = take(td.store, worker="w1")
+        assert settle_one(td.store, first, RETRIED)
+        copying.copy(td.store, new.store, lambda *_: None)
+        enlist(new.store)
+        new.run_now(first.id)
+        assert [claimed.number for claimed in take(new.store, worker="w1")] == [2]
+
+
 def test_a_target_that_was_removed_is_filled_again(treadle: Any, make_url: Callable[[str], str]) -> None:
     here, there = make_url("sqlite"), make_url("sqlite")
     fill(here)

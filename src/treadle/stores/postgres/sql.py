@@ -369,7 +369,7 @@ class PostgresStatements(Statements):
     LEASES_GIVEN = "SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM treadle.lease"
     RAISE_LEASES = """
     SELECT setval('treadle.lease', CAST(:number AS bigint)) FROM treadle.lease
-     WHERE last_value < CAST(:number AS bigint)
+     WHERE CASE WHEN is_called THEN last_value ELSE 0 END < CAST(:number AS bigint)
     """
 
     def forbid(self, name: str, tables: Iterable[str], changes: Iterable[str], text: str, when: str) -> list[str]:
