@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -171,6 +171,21 @@ def test_no_number_of_a_lease_is_given_again(make_url: Callable[[str], str], tar
         enlist(new.store)
         new.run_now(first.id)
         assert [claimed.number for claimed in take(new.store, worker="w1")] == [2]
+
+
+@pytest.mark.parametrize("source", KINDS)
+def test_a_source_names_the_last_place_after_a_copy_to_another_one_was_killed(
+    make_url: Callable[[str], str], source: str
+) -> None:
+    with closing(Treadle(make_url(source))) as td, closing(open_store(make_url("sqlite"))) as new:
+        put(td.store, "work")
+        tables = Tables(cast(Any, td.store))
+        tables.close_claims("sqlite:////first.db")
+        copying.copy(td.store, new, lambda *_: None, cutover=True)
+        with pytest.raises(StoreMoved) as caught:
+            take(td.store)
+        assert caught.value.place == Tables(cast(Any, new)).url
+        tables.reopen()
 
 
 def test_a_target_that_was_removed_is_filled_again(treadle: Any, make_url: Callable[[str], str]) -> None:

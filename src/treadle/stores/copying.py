@@ -274,7 +274,13 @@ class Tables:
 
     def close_claims(self, place: str) -> None:
         """From this commit on, nothing is claimed."""
-        self.write(self._forbid, ("leases",), ("INSERT",), place)
+
+        def steps(tx: Transaction) -> None:
+            for each in tx.sql.allow("moved", ("leases",)):  # a copy to another place may have been killed
+                tx.execute(each)
+            self._forbid(tx, ("leases",), ("INSERT",), place)
+
+        self.write(steps)
 
     def close(self, place: str, at: int) -> None:
         """From this commit on, nothing changes here, and whoever opens the database learns where its jobs are."""
