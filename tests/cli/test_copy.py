@@ -188,6 +188,24 @@ def test_a_source_names_the_last_place_after_a_copy_to_another_one_was_killed(
         tables.reopen()
 
 
+def test_a_source_that_is_opened_again_wakes_the_workers_that_the_copy_made_quiet(
+    treadle: Any, make_url: Callable[[str], str]
+) -> None:
+    here, there = make_url("sqlite"), make_url("sqlite")
+    with closing(Treadle(here)) as td:
+        for worker in ("w1", "w2"):
+            enlist(td.store, worker)
+        td.quiet("w1")
+
+        def quiet() -> list[str]:
+            return sorted(worker.id for worker in td.store.workers() if worker.quiet_at is not None)
+
+        assert treadle("copy", here, there, "--cutover").exit_code == 0
+        assert quiet() == ["w1", "w2"]
+        assert treadle("copy", here, "--reopen").exit_code == 0
+        assert quiet() == ["w1"]
+
+
 def test_a_target_that_was_removed_is_filled_again(treadle: Any, make_url: Callable[[str], str]) -> None:
     here, there = make_url("sqlite"), make_url("sqlite")
     fill(here)

@@ -18,7 +18,7 @@ from treadle.errors import StoreBusy
 from treadle.pauses import Target
 from treadle.stores.base import Store
 from treadle.stores.copying import FIRST, OF_ALL, OF_JOBS, OF_TENANTS, CannotCopy, Place, Row, Tables, checksum, chunks
-from treadle.stores.shared.moved import COMPLETE, FILLED, MOVED
+from treadle.stores.shared.moved import COMPLETE, FILLED, MOVED, QUIETED
 from treadle.stores.shared.store import SQLStore
 from treadle.units import plural
 from treadle.worker.chores import declare_local_dead
@@ -114,7 +114,9 @@ class Copy:
     def _drain(self, there: str, deadline: float) -> None:
         self._patiently(lambda: self.source.close_claims(there), deadline)
         for worker in self._store.workers():
-            self._store.set_quiet(worker.id, True)
+            if worker.quiet_at is None:  # not one that somebody else has made quiet
+                self.source.note(f"{QUIETED}{worker.id}", self._store.now())
+                self._store.set_quiet(worker.id, True)
         at_first = self.source.running()
         while running := self.source.running():
             self._report("waiting for running jobs", at_first - running, at_first)
@@ -138,8 +140,9 @@ class Copy:
     def reopen(self) -> None:
         """Let the source work again."""
         self.source.reopen()
-        for worker in self._store.workers():
-            self._store.set_quiet(worker.id, False)
+        for note in self.source.notes(QUIETED):
+            self._store.set_quiet(note.removeprefix(QUIETED), False)
+        self.source.drop_notes(QUIETED)
 
     def finish(self, *, moved: bool) -> CopyReport:
         """Copy the rest, compare everything, and let the target be opened. Nothing may change in the source."""

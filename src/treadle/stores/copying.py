@@ -246,6 +246,12 @@ class Tables:
     def notes(self, *kinds: str) -> list[str]:
         return list(self.read(moved.notes, *kinds))
 
+    def note(self, key: str, at: int) -> None:
+        self.write(moved.note, key, at)
+
+    def drop_notes(self, kind: str) -> None:
+        self.write(moved.drop_notes, kind)
+
     def start_filling(self, source: str, at: int) -> None:
         """From this commit on, nobody else changes or opens the database, until it is complete."""
         self._note = f"{moved.FILLED}{source}"

@@ -8,6 +8,8 @@ from treadle.stores.transaction import Transaction
 
 MOVED, FILLED, COMPLETE = "moved to ", "filled from ", "complete from "
 """Keys of `meta`, each followed by the other database. The last one refuses nobody."""
+QUIETED = "made quiet "
+"""... and one that is followed by a worker, which claims again if the database is opened again."""
 
 
 def notes(tx: Transaction, *kinds: str) -> list[str]:
