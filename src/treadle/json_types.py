@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Sequence
+from dataclasses import asdict, is_dataclass
 from functools import cache
 from pathlib import Path, PurePath
 from types import NoneType, UnionType
@@ -119,7 +120,13 @@ def _read_one_of(members: Sequence[Any], value: Any) -> Any:
             continue
     if not fitting:
         raise ValueError(f"It fits none of {', '.join(getattr(one, '__name__', str(one)) for one in members)}")
-    return next((one for one in fitting if msgspec.to_builtins(one, enc_hook=to_builtin) == value), fitting[0])
+    return next((one for one in fitting if _written(one) == value), fitting[0])
+
+
+def _written(value: Any) -> Any:
+    """Its JSON form, with all fields: msgspec leaves defaults of a dataclass to its class, and does not write them."""
+    whole = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+    return msgspec.to_builtins(whole, str_keys=True, enc_hook=to_builtin)
 
 
 def _custom_types(info: Any, seen: set[int]) -> Generator[type]:

@@ -51,6 +51,23 @@ class Dog:
 
 
 @dataclass
+class Named:
+    """A Cat without its lives."""
+
+    name: str
+
+
+@dataclass
+class Kennel:
+    cat: Cat
+
+
+@dataclass
+class Register:
+    cat: Named
+
+
+@dataclass
 class Shop:
     """A dataclass with a model inside."""
 
@@ -99,6 +116,9 @@ def of(hint: Any) -> Signature:
         (Cat | Dog, Cat("Tom")),
         (Cat | Dog, Dog("Rex", "collie")),
         (Cat | Dog | None, None),
+        (Cat | Named, Named("Tom")),
+        (Named | Cat, Cat("Tom")),
+        (Kennel | Register, Register(Named("Tom"))),
         (dict[str, Cat | Line], {"a": Cat("Tom"), "b": Line(sku="b")}),
         (Shop, Shop(Line(sku="c"), ZoneInfo("Europe/Berlin"))),
         (Path, Path("/var/lib/app")),
