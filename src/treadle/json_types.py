@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cache
 from pathlib import Path, PurePath
@@ -63,9 +63,11 @@ def readable(hint: Any) -> Any:
     if hint in (NoReturn, Never) or isinstance(hint, str):  # a text is a name that was never resolved
         return Any
     found = _adapted(hint)
-    for kind in _custom_types(inspect.type_info(found), set()):
-        if not _is_known(kind):
-            raise TypeError(f"JSON has no form for {getattr(kind, '__qualname__', kind)}")
+    for info in _parts(inspect.type_info(found), set()):
+        if isinstance(info, inspect.DictType) and not _may_be_key(info.key_type):
+            raise TypeError("the keys of a JSON object are texts; use a list of pairs")
+        if isinstance(info, inspect.CustomType) and (unknown := _unwritable(info.cls)) is not None:
+            raise TypeError(f"JSON has no form for {getattr(unknown, '__qualname__', unknown)}")
     return found
 
 
@@ -129,23 +131,72 @@ def _written(value: Any) -> Any:
     return msgspec.to_builtins(whole, str_keys=True, enc_hook=to_builtin)
 
 
-def _custom_types(info: Any, seen: set[int]) -> Generator[type]:
-    """The classes in a type that msgspec leaves to its hooks."""
-    if isinstance(info, inspect.CustomType):
-        yield info.cls
+def _parts(info: Any, seen: set[int]) -> Generator[inspect.Type]:
+    """A type and the types in it, as msgspec describes them."""
     if isinstance(info, tuple):
         for part in info:
-            yield from _custom_types(part, seen)
+            yield from _parts(part, seen)
     elif isinstance(info, inspect.Type | inspect.Field) and id(info) not in seen:
         seen.add(id(info))
+        if isinstance(info, inspect.Type):
+            yield info
         for name in info.__struct_fields__:
-            yield from _custom_types(getattr(info, name), seen)
+            yield from _parts(getattr(info, name), seen)
 
 
-def _is_known(kind: Any) -> bool:
-    return (
-        kind is object or isinstance(kind, OneOf) or _adapter(kind) is not None or issubclass(kind, PurePath | ZoneInfo)
-    )
+_KEYS = (
+    inspect.AnyType,
+    inspect.StrType,
+    inspect.IntType,
+    inspect.FloatType,
+    inspect.EnumType,
+    inspect.LiteralType,
+    inspect.BytesType,
+    inspect.DateTimeType,
+    inspect.DateType,
+    inspect.TimeType,
+    inspect.TimeDeltaType,
+    inspect.UUIDType,
+    inspect.DecimalType,
+)
+"""What msgspec writes as the key of an object."""
+
+
+def _may_be_key(info: inspect.Type) -> bool:
+    if isinstance(info, inspect.UnionType):
+        return all(map(_may_be_key, info.types))
+    if isinstance(info, inspect.CustomType) and isinstance(info.cls, OneOf):
+        return all(_may_be_key(inspect.type_info(one)) for one in info.cls.members)
+    return isinstance(info, _KEYS) or (isinstance(info, inspect.CustomType) and not hasattr(info.cls, "model_fields"))
+
+
+def _unwritable(kind: Any) -> Any:
+    """The class in a type that is left to our hooks, or itself, that they cannot write; None if they can write all."""
+    if kind is object or isinstance(kind, OneOf):
+        return None
+    if (adapter := _adapter(kind)) is not None:
+        return _unwritable_in(getattr(adapter, "core_schema", None))
+    return None if issubclass(kind, PurePath | ZoneInfo) else kind
+
+
+def _unwritable_in(schema: Any) -> Any:
+    """The class in pydantic's schema of a model that it can check, but not write: `arbitrary_types_allowed`."""
+    if isinstance(schema, list | tuple):
+        return next((found for one in schema if (found := _unwritable_in(one)) is not None), None)
+    if not isinstance(schema, dict) or "serialization" in schema or schema.get("serialization_exclude"):
+        return None
+    match schema.get("type"):
+        case "is-instance":
+            kind = schema["cls"]
+            plain = issubclass(kind, str | int | float | list | tuple | dict) or issubclass(str, kind)  # Hashable
+            return None if plain else kind
+        case "callable":
+            return Callable
+        case "json-or-python":
+            return _unwritable_in(schema["json_schema"])
+        case "lax-or-strict":
+            return _unwritable_in(schema["strict_schema"])
+    return _unwritable_in([schema[part] for part in schema.keys() - {"metadata", "config", "default"}])
 
 
 def _adapter(kind: Any) -> Any:

@@ -202,8 +202,51 @@ def test_a_value_that_would_come_back_different_is_refused(hint: Any, value: Any
         of(hint).encode({"x": value})
 
 
+class Lock: ...
+
+
+class Guarded(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True, frozen=True)
+    lock: Lock
+
+
+class Point(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True)
+    x: int
+
+
+@dataclass
+class Board:
+    squares: dict[tuple[int, int], str]
+
+
+class Writable(pydantic.BaseModel):
+    """It has fields that pydantic cannot write by itself, and says how, or not to."""
+
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    lock: Annotated[Lock, pydantic.PlainSerializer(lambda lock: "lock")]
+    left_out: Lock | None = pydantic.Field(default=None, exclude=True)
+
+
 @pytest.mark.parametrize(
-    "hint", [object(), threading_lock := type("Lock", (), {}), list[threading_lock], Path | str, ZoneInfo | Path, range]
+    "hint",
+    [
+        object(),
+        Lock,
+        list[Lock],
+        Path | str,
+        ZoneInfo | Path,
+        range,
+        dict[tuple[int, int], str],
+        dict[Point, str],
+        dict[Point | Path, str],
+        dict[str | None, str],
+        list[dict[bool, str]],
+        Board,
+        Guarded,
+        list[Guarded | None],
+        Guarded | Cat,
+    ],
 )
 def test_a_type_that_cannot_be_stored_is_refused_at_decoration(hint: Any) -> None:
     def takes(x): ...
@@ -215,6 +258,11 @@ def test_a_type_that_cannot_be_stored_is_refused_at_decoration(hint: Any) -> Non
         Signature(takes, "takes", Context)
     with pytest.raises(BadHandler, match=r"returns cannot be a job: it returns .* cannot be stored"):
         Signature(returns, "returns", Context)
+
+
+@pytest.mark.parametrize("hint", [Writable, dict[Path | int, str], dict[pydantic.HttpUrl, int], dict[Any, int], dict])
+def test_a_type_that_can_be_stored_is_accepted(hint: Any) -> None:
+    assert of(hint)
 
 
 def test_a_parameter_with_a_default_may_have_any_type() -> None:
