@@ -54,8 +54,9 @@ def from_builtin(kind: Any, value: Any) -> Any:
 
 
 def convert(value: Any, kind: Any) -> Any:
-    """Decoded JSON as this type, which is `readable`. Raises msgspec.ValidationError."""
-    return msgspec.convert(value, kind, str_keys=True, dec_hook=from_builtin)
+    """Decoded JSON as this type, which is `readable`. Raises msgspec.ValidationError. It is read from text again:
+    msgspec's own `convert` does not call hooks for the keys of a dict."""
+    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=to_builtin), type=kind, dec_hook=from_builtin)
 
 
 def readable(hint: Any) -> Any:

@@ -80,7 +80,7 @@ class Signature:
         """The arguments that decoded JSON says: a text is the enum or the date that the handler takes. What does not
         fit stays as it is, and `encode` refuses it."""
         try:
-            values = msgspec.convert(payload, self._struct, dec_hook=from_builtin)
+            values = msgspec.convert(payload, self._struct, str_keys=True, dec_hook=from_builtin)
         except (msgspec.ValidationError, RecursionError):
             return payload
         return {name: getattr(values, name) for name in payload}

@@ -14,7 +14,7 @@ import msgspec
 import pydantic
 import pytest
 
-from treadle import Treadle
+from treadle import Treadle, codec
 from treadle.context import Context
 from treadle.errors import BadArguments, BadHandler, NotJSON
 from treadle.signature import Signature, returned
@@ -125,6 +125,7 @@ def of(hint: Any) -> Signature:
         (Path | None, None),
         (Path | int, Path("a.txt")),
         (list[PurePosixPath], [PurePosixPath("a/b")]),
+        (dict[int, str], {1: "a"}),
         (ZoneInfo, ZoneInfo("America/New_York")),
         (object, {"a": [1]}),
         (list[object], [1, "a", None]),
@@ -141,6 +142,27 @@ def test_arguments_and_results_come_back_as_they_were(hint: Any, value: Any) -> 
     stored = msgspec.json.decode(text)["x"]
     assert takes.result(stored) == value
     assert takes.from_json({"x": stored})["x"] == value
+
+
+@dataclass
+class Sizes:
+    files: dict[Path, int]
+
+
+@pytest.mark.parametrize(
+    ("hint", "value"),
+    [
+        (dict[Path, int], {Path("a"): 1}),
+        (list[dict[ZoneInfo, str]], [{ZoneInfo("UTC"): "a"}]),
+        (dict[pydantic.HttpUrl, int], {pydantic.HttpUrl("https://example.com/"): 1}),
+        (Sizes, Sizes({Path("a"): 1})),
+        (Sizes | Cat, Sizes({Path("a"): 1})),
+    ],
+)
+def test_the_keys_of_a_result_have_their_type(hint: Any, value: Any) -> None:
+    stored = msgspec.json.decode(codec.encode(value))
+    assert of(hint).result(stored) == value
+    assert of(hint).decode(of(hint).encode({"x": value})) == {"x": value}
 
 
 def test_a_model_is_stored_by_its_aliases() -> None:
