@@ -6,8 +6,8 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import partial
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from types import SimpleNamespace, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -150,17 +150,22 @@ def _hints(handler: Callable[..., Any]) -> dict[str, Any]:
     """The annotations as types. One that cannot be resolved, such as a TYPE_CHECKING import, counts as Any."""
     function: Any = inspect.unwrap(handler)
     space = getattr(function, "__globals__", {})
-    hints: dict[str, Any] = {}
-    for name, hint in getattr(function, "__annotations__", {}).items():
-        try:
-            hints[name] = eval(hint, space) if isinstance(hint, str) else hint
-        except Exception:
-            hints[name] = Any
-    return hints
+    return {name: _resolved(hint, space) for name, hint in getattr(function, "__annotations__", {}).items()}
+
+
+def _resolved(hint: Any, space: dict[str, Any]) -> Any:
+    """An annotation as a type, also if it, or a part of it, is a text."""
+    holder = SimpleNamespace(__annotations__={"hint": hint})
+    try:
+        return None if hint is None else get_type_hints(holder, space, include_extras=True)["hint"]
+    except Exception:
+        return Any
 
 
 def _is_context(hint: Any, context: type) -> bool:
-    return hint is context or (get_origin(hint) in (Union, UnionType) and context in get_args(hint))
+    if get_origin(hint) in (Union, UnionType, Annotated):
+        return any(_is_context(one, context) for one in get_args(hint))
+    return hint is context
 
 
 def _readable_result(name: str, handler: Callable[..., Any]) -> Any:

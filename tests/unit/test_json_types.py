@@ -314,9 +314,36 @@ def test_a_context_that_is_not_first_is_refused() -> None:
 
     def named(*, ctx: Context) -> None: ...
 
-    for handler in (late, maybe, named):
+    def annotated(x: int, ctx: Annotated[Context, "of treadle"]) -> None: ...
+
+    def quoted(x: int, ctx: "Context") -> None: ...  # noqa: UP037 (the quotes are what is tested)
+
+    for handler in (late, maybe, named, annotated, quoted):
         with pytest.raises(BadHandler, match="'ctx' is a Context, but not its first parameter; put it first"):
             Signature(handler, "handler", Context)
+
+
+def test_annotations_may_be_quoted_also_inside() -> None:
+    def quoted(ctx: "Context", order: "Order", lines: list["Line"]) -> "Receipt": ...  # noqa: UP037
+
+    def annotated(ctx: Annotated["Context", "of treadle"], order: Order) -> Annotated["Order", 1]: ...  # noqa: UP037
+
+    takes = Signature(quoted, "quoted", Context)
+    assert takes.takes_context
+    assert takes.names == ("order", "lines")
+    assert takes.decode(takes.encode({"order": ORDER, "lines": [Line(sku="a")]}))["order"] == ORDER
+    assert takes.result({"orders": [{"sku": "a"}]}) == Receipt([Line(sku="a")])
+    assert Signature(annotated, "annotated", Context).takes_context
+    with pytest.raises(BadHandler, match="it returns Lock, which cannot be stored"):
+        Signature(returns_lock, "returns_lock", Context)
+
+
+def returns_lock() -> "Lock": ...  # noqa: UP037
+
+
+@dataclass
+class Receipt:
+    orders: list[Line]
 
 
 def test_a_step_may_return_a_model() -> None:
