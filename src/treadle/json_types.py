@@ -64,12 +64,22 @@ def readable(hint: Any) -> Any:
     if hint in (NoReturn, Never) or isinstance(hint, str):  # a text is a name that was never resolved
         return Any
     found = _adapted(hint)
-    for info in _parts(inspect.type_info(found), set()):
+    for info in _parts(_type_info(found), set()):
         if isinstance(info, inspect.DictType) and not _may_be_key(info.key_type):
             raise TypeError("the keys of a JSON object are texts; use a list of pairs")
         if isinstance(info, inspect.CustomType) and (unknown := _unwritable(info.cls)) is not None:
             raise TypeError(f"JSON has no form for {getattr(unknown, '__qualname__', unknown)}")
     return found
+
+
+def _type_info(hint: Any) -> inspect.Type:
+    """How msgspec describes an adapted hint. Unions in it are adapted, but not those in the fields of its classes."""
+    try:
+        return inspect.type_info(hint)
+    except TypeError as error:
+        if "union" not in str(error):
+            raise
+        raise TypeError(f"{error} in a field; a field of a pydantic model may have this type") from error
 
 
 def schema_of(kind: Any) -> dict[str, Any]:

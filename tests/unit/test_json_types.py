@@ -287,6 +287,29 @@ def test_a_type_that_can_be_stored_is_accepted(hint: Any) -> None:
     assert of(hint)
 
 
+@dataclass
+class Owner:
+    pet: Cat | Dog
+
+
+@dataclass
+class Item:
+    what: Line | int
+
+
+class Home(pydantic.BaseModel):
+    pet: Cat | Dog
+    what: Line | int
+
+
+@pytest.mark.parametrize(("hint", "union"), [(Owner, "Cat | .*Dog"), (list[Owner | None], "Cat"), (Item, "Line | int")])
+def test_a_union_in_a_field_of_a_dataclass_is_refused_with_the_fix(hint: Any, union: str) -> None:
+    with pytest.raises(BadHandler, match=rf"{union}.* in a field; a field of a pydantic model may have this type"):
+        of(hint)
+    home = Home(pet=Dog("Rex", "collie"), what=Line(sku="a"))
+    assert of(Home).decode(of(Home).encode({"x": home})) == {"x": home}
+
+
 def test_a_parameter_with_a_default_may_have_any_type() -> None:
     class Client: ...
 
