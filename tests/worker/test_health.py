@@ -89,6 +89,7 @@ def test_a_worker_is_live_and_ready_and_has_metrics(td: Treadle, probe: Probe) -
         assert f'treadle_process_{name}_seconds_count{{process="1",type="good"}} 2\n' in text
         assert f'treadle_process_{name}_seconds_bucket{{process="1",type="good",le="+Inf"}} 2\n' in text
         assert f'treadle_process_{name}_seconds_sum{{process="1",type="good"}} ' in text
+        assert f'treadle_process_{name}_seconds_count{{process="1",type="bad"}} 1\n' in text  # async, without a timeout
     assert 'treadle_process_slots{process="1"} 7\n' in text
     assert 'treadle_process_slots_busy{process="1"} 0\n' in text
     assert 'treadle_process_ready{process="1"} 1\n' in text

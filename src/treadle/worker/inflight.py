@@ -54,7 +54,7 @@ class RunningAttempt(msgspec.Struct, eq=False):
     kill: Callable[[], object] | None = None
     """Ends the handler by force, where that is possible: not in a thread."""
     started_at: float | None = None
-    """When the handler started, by `time.monotonic()`: its timeout counts from then on."""
+    """When the handler started, by `time.monotonic()`: its timeout counts from then on, and so does its duration."""
     ended: bool = False
     timer: asyncio.TimerHandle | None = None
     saved: Progress | None = None
@@ -117,6 +117,8 @@ class Attempts:
         """What the handlers raised whose outcomes are not settled yet, by lease number: for hooks."""
         self.joined: dict[int, RunningAttempt] = {}
         """Those that a transaction of the user completes, by lease number: the settle learns if it was committed."""
+        self.times_all = health is not None
+        """Whether each attempt notes when it starts. Without probes, only those that need it do: it costs a call."""
         self._reports_all = health is not None or log.isEnabledFor(logging.INFO)
 
     @property
