@@ -43,6 +43,18 @@ def test_an_ambiguous_start_lists_the_candidates(treadle, td, jobs, words):
     assert {job.status for job in td.jobs()} == {Status.PENDING}
 
 
+def test_the_list_of_candidates_says_what_is_scheduled_or_retrying(treadle, td):
+    td.store.insert([NewJob(id=f"{OLD}{n}", type="mail", delay=n * 10**9 or None) for n in (0, 1)])
+    td.store.insert([NewJob(id=f"{OLD}2", type="sent", priority=1)])
+    [lease] = td.claim()
+    lease.fail("no", retry_in=3600)
+    named = re.findall(rf"{OLD}(\d)  \w+  (\w+)", treadle("jobs", "show", OLD).stderr)
+    assert named == [("2", "retrying"), ("1", "scheduled"), ("0", "pending")]
+    env = {"_TREADLE_COMPLETE": "zsh_complete", "COMP_WORDS": f"treadle jobs show {OLD}", "COMP_CWORD": "3"}
+    offered = re.findall(r"(\w+), (\w+)", treadle(env=env).stdout)
+    assert offered == [("sent", "retrying"), ("mail", "scheduled"), ("mail", "pending")]
+
+
 def test_the_list_of_candidates_is_bounded(treadle, td):
     td.enqueue_many([td.request("mail") for _ in range(20)])
     error = treadle("jobs", "show", "0").stderr

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from treadle.app import Treadle
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared
-from treadle.cli.output import clean
+from treadle.cli.output import clean, status_name
 from treadle.filters import EVERYTHING
 from treadle.ids import ids_from
 
@@ -40,7 +40,7 @@ def _ids(app: Treadle, start: str) -> Iterable[tuple[str, str]]:
     range = ids_from(start)
     found = app.store.ids_between(*range, MOST) if range else []
     page = app.jobs(EVERYTHING.replace(ids=tuple(found)), limit=MOST) if found or not start else ()
-    return [(job.id, f"{clean(job.type)}, {job.status}") for job in page]
+    return [(job.id, f"{clean(job.type)}, {status_name(job)}") for job in page]
 
 
 def _types(app: Treadle, start: str) -> Iterable[tuple[str, str]]:

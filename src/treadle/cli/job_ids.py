@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treadle.app import Treadle
 from treadle.cli.errors import CommandError
-from treadle.cli.output import clean
+from treadle.cli.output import clean, status_name
 from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING
 from treadle.ids import ids_from, is_id
@@ -28,7 +28,7 @@ def find_id(app: Treadle, text: str) -> str:
 
 def _ambiguous(app: Treadle, text: str, found: list[str]) -> CommandError:
     jobs = app.jobs(EVERYTHING.replace(ids=tuple(found[:MOST_SHOWN])), limit=MOST_SHOWN)
-    lines = [f"  {job.id}  {clean(job.type)}  {job.status}" for job in jobs]
+    lines = [f"  {job.id}  {clean(job.type)}  {status_name(job)}" for job in jobs]
     lines += ["  and others"] if len(found) > MOST_SHOWN else []
     cause = "\n".join(["The newest of them:", *lines])
     return CommandError(f"{text} is the start of several job ids", cause, next="write more of the id")

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from treadle import clock, units, views
 from treadle.cli.base import Shared
-from treadle.job import STATE_OF, Job
+from treadle.job import STATE_OF, Job, state_of
 from treadle.log_records import LogSettings
 from treadle.logs import printable
 from treadle.reasons import Reason
@@ -44,6 +44,12 @@ def status(name: str) -> Text:
 def job_status(job: JobOut) -> Text:
     """Its status, and of what is pending for later, why: scheduled or retrying."""
     return status(job.status if job.state == "queued" else job.state)
+
+
+def status_name(job: Job) -> str:
+    """The same as a word."""
+    state = state_of(job, clock.to_datetime(clock.now()))
+    return job.status if state == "queued" else state
 
 
 def clean(text: object, *, one_line: bool = True) -> str:
