@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -59,6 +60,13 @@ def test_a_supervisor_answers_for_its_processes_and_a_blocked_one_fails_livez_wi
     eventually(lambda: get(url, "/readyz") == (200, "ok\n"))
     process.terminate()
     assert process.wait(60) == 0
+
+
+def test_with_json_lines_the_address_of_the_probes_is_one_of_them(start, write_app, td):
+    process = start("worker", write_app(JOBS), "--health", "127.0.0.1:0", "--burst", "--log-format", "json", "-v")
+    _, said = process.communicate(timeout=60)
+    lines = [json.loads(line)["message"] for line in said.splitlines()]
+    assert any(re.fullmatch(r"probes at http://127.0.0.1:\d+", line) for line in lines)
 
 
 def attempts(text: str) -> dict[tuple[str, str], int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from typing import Literal
 
 import click
 
@@ -11,7 +13,9 @@ from treadle.cli import output
 from treadle.cli.app_loader import app_name, load_app
 from treadle.cli.base import Shared, command, duration, takes_app
 from treadle.cli.errors import refuse_json, refuse_windows
-from treadle.cli.worker import end_process
+from treadle.cli.worker import LOG_FORMAT, end_process
+
+log = logging.getLogger("treadle")
 
 HELP = """Run jobs from Redis with the handlers of APP, as a worker of BullMQ.
 
@@ -32,6 +36,7 @@ WITHOUT = "Do without this promise, of limits, fair, schedules, reconcile and tr
 @click.option("--lock", type=duration, default="30s", show_default=True, help=LOCK)
 @click.option("--prefix", default="bull", show_default=True, help="Of the keys in Redis.")
 @click.option("--without", multiple=True, metavar="PROMISE", help=WITHOUT)
+@click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help=LOG_FORMAT)
 @click.option("-v", "--verbose", count=True, help="Log more; -vv even more.")
 def bullmq_worker(
     shared: Shared,
@@ -42,6 +47,7 @@ def bullmq_worker(
     lock: float,
     prefix: str,
     without: tuple[str, ...],
+    log_format: Literal["text", "json"],
     verbose: int,
 ) -> None:
     from treadle.contrib.bullmq import BullWorker
@@ -49,9 +55,16 @@ def bullmq_worker(
     refuse_json(shared, "bullmq-worker", "Its log goes to stderr.", "for what is in Redis, ask BullMQ's own tools")
     refuse_windows("treadle bullmq-worker")
     app = load_app(shared, app_name(shared))
-    output.set_up_logs(verbose, app.registry.types.values())
+    output.set_up_logs(verbose, app.registry.types.values(), log_format)
     worker = BullWorker(
         app, redis, queues=queues, concurrency=concurrency, grace=grace, lock=lock, prefix=prefix, without=without
     )
     parts = [units.plural(len(app.registry), "type"), f"queues {', '.join(worker.queues)}", f"pid {os.getpid()}"]
-    end_process(worker.run(lambda: shared.note(("a worker of BullMQ", "bold"), " · ", " · ".join(parts))))
+
+    def ready() -> None:
+        if log_format == "json":
+            log.info("a worker of BullMQ: %s", ", ".join(parts))
+        else:
+            shared.note(("a worker of BullMQ", "bold"), " · ", " · ".join(parts))
+
+    end_process(worker.run(ready))

@@ -33,6 +33,8 @@ from treadle.worker.inflight import Inflight
 from treadle.worker.supervisor import Supervisor
 from treadle.worker.worker import Worker
 
+log = logging.getLogger("treadle")
+
 HELP = """Run jobs until stopped.
 
 APP is MODULE:NAME, as in app:td; without a NAME, the only Treadle in the module. SIGTERM or Ctrl-C lets running jobs
@@ -94,7 +96,9 @@ def worker(
     settings += ["--db", shared.db] if shared.db else []
     command = [sys.executable, "-m", "treadle", "worker", name, *settings]
     supervisor = Supervisor(command, processes, 2 * concurrency, grace, health)
-    if supervisor.health:
+    if supervisor.health and log_format == "json":
+        log.info("probes at %s", supervisor.health.url)
+    elif supervisor.health:
         shared.note(("probes at ", "dim"), supervisor.health.url)
     click.get_current_context().exit(supervisor.run())
 

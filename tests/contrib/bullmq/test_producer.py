@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -95,6 +96,16 @@ def test_a_reconciled_type_is_refused_at_start(td: Treadle) -> None:
         BullWorker(td, "redis://127.0.0.1:1")
     with pytest.raises(BadOption, match="without='steps'"):
         BullWorker(td, "redis://127.0.0.1:1", without=["steps"])
+
+
+def test_the_worker_takes_a_timedelta_for_seconds(td: Treadle) -> None:
+    @td.job
+    def report() -> None: ...
+
+    worker = BullWorker(td, "redis://127.0.0.1:1", grace=timedelta(minutes=1), lock=timedelta(seconds=2))
+    assert worker.queues == ("default",)
+    with pytest.raises(BadOption, match="at least 0 seconds"):
+        BullWorker(td, "redis://127.0.0.1:1", grace=timedelta(seconds=-1))
 
 
 def test_a_request_that_bullmq_cannot_keep_is_refused(bench: Bench, td: Treadle) -> None:

@@ -62,6 +62,17 @@ def test_each_outcome_is_what_it_is_in_treadle(bench: Bench, td: Treadle) -> Non
     assert bench.server.client.lrange(f"bull:default:{ids['slow']}:logs", 0, -1) == ["halfway"]
 
 
+def test_log_lines_are_json(bench: Bench, td: Treadle) -> None:
+    bull = Bull(bench.redis)
+    job = bull.enqueue(request(td, "work", n=1, how="retry"))
+    bull.close()
+    process = bench.worker("--log-format", "json", "-v")
+    bench.ended(1)
+    lines = [json.loads(line) for line in bench.stop(process).splitlines()]
+    assert any(line["message"].startswith("a worker of BullMQ: ") for line in lines)
+    assert job.id in bench.ids("completed")
+
+
 def test_follow_ups_go_to_redis_once(bench: Bench, td: Treadle) -> None:
     bull = Bull(bench.redis)
     parent = bull.enqueue(td.request("first", {"n": 1}, tenant="acme"))

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from treadle.app import Treadle
+from treadle.clock import Duration, in_seconds
 from treadle.contrib.bullmq.consumer import Consumer, Shared
 from treadle.contrib.bullmq.producer import Bull
 from treadle.contrib.bullmq.store import BullStore
@@ -41,15 +42,15 @@ class BullWorker:
         *,
         queues: Sequence[str] = (),
         concurrency: int = 10,
-        grace: float = 30.0,
-        lock: float = 30.0,
+        grace: Duration = 30.0,
+        lock: Duration = 30.0,
         prefix: str = "bull",
         without: Without = (),
     ) -> None:
-        if concurrency < 1 or grace < 0 or lock < 1:
+        self._app, self._grace, lock_seconds = app, in_seconds(grace), in_seconds(lock)
+        if concurrency < 1 or self._grace < 0 or lock_seconds < 1:
             way_out = "concurrency and lock are at least 1, grace at least 0 seconds"
             raise BadOption("BullWorker", (concurrency, grace, lock), way_out)
-        self._app, self._grace = app, grace
         self._bull = Bull(redis_url, app, prefix=prefix, without=without)
         types = app.registry.types.values()
         refuse_types(types, self._bull.without)
@@ -59,7 +60,7 @@ class BullWorker:
             raise BadOption("app", app, "it has no jobs: nothing is declared with @td.job when its module is imported")
         for queue in self.queues:
             refuse_queue(queue)
-        self._settings = concurrency, lock
+        self._settings = concurrency, lock_seconds
 
     def run(self, ready: Callable[[], None] = lambda: None) -> int:
         """Work until SIGTERM or SIGINT. Returns the exit code: 1 if handlers had to be left behind. `ready` is called
