@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, ClassVar
 
 import msgspec
@@ -58,8 +57,8 @@ class Backend(ABC):
     @abstractmethod
     def about(self) -> About: ...
 
-    def without_notifications(self) -> AbstractContextManager[None] | None:
-        """A block in which this process sends no notifications; None if there are none anyway."""
+    def new_behind_pooler(self, name: str) -> BenchDatabase | None:
+        """A database whose URL leads through a pooler in transaction mode; None if no pooler was named."""
         return None
 
     @abstractmethod

@@ -68,6 +68,7 @@ def _sections(_: click.Context, __: click.Parameter, value: str | None) -> tuple
     metavar="URL",
     help="Measure where this database is: on its disk, or on its server. The database itself is left alone.",
 )
+@click.option("--pooler", metavar="URL", help="Pickup also through this pooler of --db, in transaction mode.")
 @click.option("--dir", "directory", metavar="DIR", type=click.Path(file_okay=False), help="Measure in this directory.")
 @click.option("--quick", is_flag=True, help="Small sizes, each once: shows that it works, too small to judge.")
 @click.option("--only", metavar="NAMES", callback=_sections, help=f"Some of {','.join(SECTIONS)}.")
@@ -77,6 +78,7 @@ def _sections(_: click.Context, __: click.Parameter, value: str | None) -> tuple
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def bench(
     db: str | None,
+    pooler: str | None,
     directory: str | None,
     quick: bool,
     only: tuple[str, ...] | None,
@@ -92,7 +94,7 @@ def bench(
     A libSQL server has one database: it is measured only if that has no jobs.
     """
     sizes = setting.QUICK if quick else setting.FULL
-    with progress() as say, _backend(db, directory) as backend:
+    with progress() as say, _backend(db, pooler, directory) as backend:
         names = only if only is not None else () if profiled else _here(backend)
         if missing := [name for name in names if name not in _here(backend)]:
             raise click.UsageError(_why_not(missing[0]))
@@ -162,11 +164,13 @@ def _why_not(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _backend(db: str | None, directory: str | None) -> Generator[Backend]:
+def _backend(db: str | None, pooler: str | None, directory: str | None) -> Generator[Backend]:
     """Where to measure. Everything that is made there is removed afterwards."""
     if db is not None and directory is not None:
         raise click.UsageError("name either --db or --dir")
-    backend = _find(db, directory)
+    if pooler is not None and not (db or "").startswith("postgres"):
+        raise click.UsageError("--pooler is for a PostgreSQL server: name it with --db")
+    backend = _find(db, pooler, directory)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no database is left behind
     try:
         yield backend
@@ -175,7 +179,7 @@ def _backend(db: str | None, directory: str | None) -> Generator[Backend]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _find(db: str | None, directory: str | None) -> Backend:
+def _find(db: str | None, pooler: str | None, directory: str | None) -> Backend:
     from treadle.stores import open_store
     from treadle.stores.sqlite.url import path_of
 
@@ -190,7 +194,7 @@ def _find(db: str | None, directory: str | None) -> Backend:
     open_store(db)  # raises if the URL is wrong or psycopg is missing
     from bench.postgres.backend import PostgresBackend
 
-    return PostgresBackend(db)
+    return PostgresBackend(db, pooler)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+from bench.database import BenchDatabase
 from bench.measure import Sample, percentile
 from bench.report import ReportRow, Target
 from bench.setting import Setting
@@ -15,6 +16,7 @@ from treadle.worker.watch import POLL
 GAPS = (0.020, 0.200)
 """Seconds between two enqueues: at random, so that they do not fall into step with the worker's polls."""
 BY_POLLING = "from its return, by polling alone"
+BEHIND_POOLER = "from its return, behind the pooler"
 
 
 async def _stamp() -> int:
@@ -24,15 +26,14 @@ async def _stamp() -> int:
 
 def measure(setting: Setting) -> list[ReportRow]:
     """Milliseconds, median and 99th percentile; from the call of enqueue, and from its return."""
-    from_call, from_return = latencies(setting)
+    from_call, from_return = latencies(setting, setting.backend.new("pickup"))
     if not setting.backend.notifies:
         return _rows("poll", BY_POLLING, from_return, Target(below=1000 * POLL))
     rows = _rows("return", "from enqueue's return", from_return, Target(below=5))
     rows += _rows("call", "from its call", from_call)
-    if quiet := setting.backend.without_notifications():
-        with quiet:
-            _, polled = latencies(setting)
-        rows += _rows("poll", BY_POLLING, polled, Target(below=1000 * POLL))
+    if pooled := setting.backend.new_behind_pooler("pickup"):
+        _, polled = latencies(setting, pooled)
+        rows += _rows("pooler", BEHIND_POOLER, polled, Target(below=1000 * POLL))
     return rows
 
 
@@ -46,9 +47,8 @@ def _rows(name: str, words: str, values: list[float], target: Target | None = No
     return rows
 
 
-def latencies(setting: Setting) -> tuple[list[float], list[float]]:
+def latencies(setting: Setting, database: BenchDatabase) -> tuple[list[float], list[float]]:
     """For each job: milliseconds from the call of `enqueue`, and from its return, to the start of the handler."""
-    database = setting.backend.new("pickup")
     app = Treadle(database.url)
     stamp = app.job(type="stamp")(_stamp)
     sent: dict[str, tuple[int, int]] = {}

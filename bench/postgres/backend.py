@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import time
-from collections.abc import Generator
 from typing import Any
 
 import click
@@ -15,7 +13,6 @@ from bench.backend import About, Backend, Loop
 from bench.postgres import raw
 from bench.postgres.database import PostgresBenchDatabase
 from treadle.cli.bench import with_database
-from treadle.stores.postgres import notify
 from treadle.stores.postgres.url import read
 
 SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "jit", "shared_buffers", "max_wal_size")
@@ -34,8 +31,8 @@ class PostgresBackend(Backend):
         Loop("many", "… row by row with executemany", raw.insert_many, raw.move_many),
     )
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, pooler: str | None = None) -> None:
+        self._url, self._pooler = url, pooler
         conninfo, self._where = read(url)
         try:
             self._connection: Any = psycopg.connect(conninfo, autocommit=True)
@@ -55,6 +52,14 @@ class PostgresBackend(Backend):
             ) from None
         self._made.append(database)
         return PostgresBenchDatabase(with_database(self._url, database), lambda: self._drop(database))
+
+    def new_behind_pooler(self, name: str) -> PostgresBenchDatabase | None:
+        """It is made and read on the server itself: what goes through the pooler is treadle."""
+        if self._pooler is None:
+            return None
+        database = self.new(name)
+        database.url = with_database(self._pooler, database.connection.info.dbname)
+        return database
 
     def _drop(self, database: str) -> None:
         """Only what the benchmark created. Sessions that are still connected are its own stopped workers."""
@@ -81,16 +86,6 @@ class PostgresBackend(Backend):
     def _ask(self, sql: str) -> object:
         row = self._connection.execute(sql).fetchone()
         return row[0] if row else None
-
-    @contextlib.contextmanager
-    def without_notifications(self) -> Generator[None]:
-        """Workers find new jobs only by polling."""
-        burst = notify.BURST
-        notify.BURST = 0
-        try:
-            yield
-        finally:
-            notify.BURST = burst
 
     def close(self) -> None:
         for database in list(self._made):

@@ -13,8 +13,9 @@ import pytest
 
 from bench.postgres.backend import PostgresBackend
 from tests.eventually import eventually
+from tests.servers.pgbouncer import PgBouncer
 from treadle import Treadle
-from treadle.stores.postgres import notify
+from treadle.worker.watch import POLL
 
 SECTIONS = {
     "ceiling": {"commits", *(f"raw_{verb}{way}" for verb in ("insert", "move") for way in ("", "_text", "_many"))},
@@ -102,11 +103,21 @@ def test_each_bare_loop_moves_every_job(backend: PostgresBackend) -> None:
         ).fetchone()
 
 
-def test_no_notification_is_sent_in_a_block_that_measures_polling(backend: PostgresBackend) -> None:
-    with backend.without_notifications():
-        assert notify.Budget().text("default") is None
+def test_behind_a_pooler_in_transaction_mode_half_of_the_jobs_are_picked_up_within_a_poll(postgres_url: str) -> None:
+    with PgBouncer(postgres_url, "transaction") as pooler:
+        ran = bench(postgres_url, "--pooler", pooler.url(postgres_url), "--quick", "--json", "--only", "pickup")
+    assert ran.returncode == 0, ran.stderr
+    found = {row["key"]: row for row in json.loads(ran.stdout)["rows"]}
+    p50 = found["pickup_pooler_p50"]
+    assert 50 < p50["value"] < 1000 * POLL  # it polled, and heard nothing
+    assert p50["met"]
 
-    assert notify.Budget().text("default") == "default"
+
+def test_a_pooler_without_a_server_is_refused() -> None:
+    command = [sys.executable, "-m", "bench", "--pooler", "postgresql://127.0.0.1:6432/jobs", "--quick"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ran.returncode == 2
+    assert "--pooler is for a PostgreSQL server: name it with --db" in ran.stderr
 
 
 def test_a_role_that_may_not_create_databases_gets_an_error_that_says_so(postgres_url: str) -> None:
