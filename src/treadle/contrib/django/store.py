@@ -186,8 +186,8 @@ def _postgres(alias: str) -> PostgresStore:
         def _save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
             return SQLStore._save_steps(self, done)
 
-        def claim(self, worker: str, request: ClaimRequest) -> Claim:
-            return SQLStore.claim(self, worker, request)
+        def _claim(self, worker: str, request: ClaimRequest) -> Claim:
+            return SQLStore._claim(self, worker, request)
 
         def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
             return SQLStore.settle(self, ended)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ import msgspec
 from treadle import clock
 from treadle.clock import FIRST, LAST, SECOND
 from treadle.codec import as_json
-from treadle.errors import LeaseLost, WorkerLost
+from treadle.errors import LeaseLost, TreadleError, WorkerLost
 from treadle.ids import is_id
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import COMPLETED
@@ -78,7 +79,8 @@ def claim(database: Database, worker: str, request: ClaimRequest) -> Claim | Non
     claimed.arrived, claimed.signalled = arrived, signalled
     if len(claimed) < len(leased):
         log.warning(ORPHANED, len(leased) - len(claimed))
-        database.write_at_once("claim", DROP_ORPHANED_LEASES)
+        with suppress(TreadleError):  # a rescue drops them, too
+            database.write_at_once("claim", DROP_ORPHANED_LEASES)
     if len(claimed) < request.limit:
         in_seconds = None if next_at is None else max(0.0, (next_at - now) / SECOND)
         claimed.due = AGAIN if was_late else Due(arrived, next_at, in_seconds)

@@ -213,12 +213,12 @@ class PostgresStore(SQLStore[Database]):
 
     # Claim and settle
 
-    def claim(self, worker: str, request: ClaimRequest) -> Claim:
+    def _claim(self, worker: str, request: ClaimRequest) -> Claim:
         with suppress(StoreRefused):  # by a row that was broken by hand, which the other way repairs
             claimed = at_once.claim(self.database, worker, request)
             if claimed is not None:
-                return self._claim_more(worker, request, claimed) if claimed.arrived else claimed
-        return super().claim(worker, request)
+                return claimed
+        return super()._claim(worker, request)
 
     def _match(self, request: ClaimRequest, claimed: Claim) -> int:
         """Nearly always, a signal lets one job go, which waits for nothing else."""

@@ -6,6 +6,7 @@ them, and waits for no lock: what another transaction has locked stays for the n
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
 from collections.abc import Set as AbstractSet
@@ -15,9 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from treadle.codec import as_json
-from treadle.errors import JobNotFound, StoreBusy, StoreRefused
+from treadle.errors import JobNotFound, StoreBusy, StoreRefused, WorkerLost
 from treadle.job import Status
 from treadle.steps import NewStep
+from treadle.stores.base import ClaimRequest
+from treadle.stores.rows import Claim
 from treadle.stores.shared.closing import close
 from treadle.stores.shared.ending import Ending, end_waiting
 from treadle.stores.shared.expiry import lock_keys
@@ -28,6 +31,8 @@ from treadle.waits import Decision, WaitState, decide_wait
 
 if TYPE_CHECKING:
     from treadle.stores.shared.store import SQLStore
+
+log = logging.getLogger("treadle")
 
 _decode_ids = msgspec.json.Decoder(list[str]).decode
 
@@ -47,6 +52,33 @@ class Arrival(NamedTuple):
     def whats(self) -> Sequence[str]:
         """The jobs that have ended, or what else it is about."""
         return _decode_ids(self.what) if self.kind == "ended" else (self.what,)
+
+
+def claim_and_match(store: SQLStore[Any], worker: str, request: ClaimRequest) -> Claim:
+    """Claim. If something has arrived, match it and claim what that lets go, until there are jobs."""
+    claimed = store._claim(worker, request)
+    goes_on = claimed.arrived
+    while goes_on:
+        try:
+            goes_on = _claim_more(store, worker, request, claimed)
+        except WorkerLost:  # what was claimed is another worker's now
+            raise
+        except Exception as error:
+            if not claimed:
+                raise
+            log.warning("%d claimed; the next claim lets waiting jobs go: %s", len(claimed), error)
+            break
+    return claimed
+
+
+def _claim_more(store: SQLStore[Any], worker: str, request: ClaimRequest, claimed: Claim) -> bool:
+    """Match once, and claim what that lets go. Return whether to go on: claimed jobs wait for no other match."""
+    if not store._match(request, claimed) or len(claimed) == request.limit:
+        return False
+    more = store._claim(worker, msgspec.structs.replace(request, limit=request.limit - len(claimed)))
+    claimed.extend(more)
+    claimed.due, claimed.signalled = more.due, more.signalled
+    return more.arrived and not claimed
 
 
 def match_arrivals(store: SQLStore[Any]) -> int:

@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar
 
-import msgspec
-
 from treadle.errors import CommitUnknown, JobNotFound, LeaseLost, StoreBusy, StoreRefused, StoreUnusable
 from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.outcome import Outcome
@@ -198,17 +196,10 @@ class SQLStore(ABC, Generic[D]):
             except KeysLocked as locked:
                 aside |= set(locked.ids)
 
-    def claim(self, worker: str, request: ClaimRequest) -> Claim:
-        claimed = self.move("claim", claim_settle.claim, worker, request)
-        return self._claim_more(worker, request, claimed) if claimed.arrived else claimed
+    claim = matching.claim_and_match
 
-    def _claim_more(self, worker: str, request: ClaimRequest, claimed: Claim) -> Claim:
-        """Match what has arrived, and claim what that lets go."""
-        if self._match(request, claimed) and len(claimed) < request.limit:
-            more = self.claim(worker, msgspec.structs.replace(request, limit=request.limit - len(claimed)))
-            claimed.extend(more)
-            claimed.due = more.due
-        return claimed
+    def _claim(self, worker: str, request: ClaimRequest) -> Claim:
+        return self.move("claim", claim_settle.claim, worker, request)
 
     def _match(self, request: ClaimRequest, claimed: Claim) -> int:
         return self.match()
