@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from tests.conformance.helpers import COMPLETED, enlist, ids, place_of, put, settle_one, take
+from tests.conformance.helpers import COMPLETED, by_hand, enlist, ids, place_of, put, settle_one, take
 from tests.conformance.test_waiting import child_of, status
+from tests.conformance.test_waiting_races import suspended
 from treadle.errors import StoreBusy, StoreRefused, WorkerLost
 from treadle.job import Job, Status
 from treadle.stores.shared import matching
+from treadle.stores.shared.matching import LOCKED_FOR
+from treadle.waits import NewSignal
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +90,25 @@ def test_a_claim_that_has_found_nothing_goes_on_until_all_is_matched(store: Any,
     children = arrived(store, 5)
     assert take(store, types={"noop": None}) == []
     assert {status(store, child) for child in children} == {Status.PENDING}
+
+
+@pytest.mark.only("postgresql")
+@pytest.mark.parametrize("waits_for", ["a parent", "a signal"])
+def test_a_claim_waits_while_a_transaction_has_locked_what_it_would_let_go(store: Any, waits_for: str) -> None:
+    """Otherwise each idle worker would claim hundreds of times a second, until a user commits."""
+    if waits_for == "a signal":
+        (waiter,) = suspended(store, ["go"])
+        store.signal(NewSignal("go"))
+    else:
+        (waiter,) = arrived(store)
+    with closing(by_hand(store)) as users:
+        users.execute("SELECT 1 FROM treadle.ready WHERE id = %s FOR SHARE", (waiter.id,))
+        claimed: Any = take(store)
+        assert claimed == []
+        assert claimed.due.now
+        assert claimed.due.in_seconds == LOCKED_FOR
+        users.commit()
+    assert ids(take(store)) == [waiter.id]
 
 
 @pytest.mark.only("sqlite")

@@ -20,7 +20,7 @@ from treadle.errors import JobNotFound, StoreBusy, StoreRefused, WorkerLost
 from treadle.job import Status
 from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest
-from treadle.stores.rows import Claim
+from treadle.stores.rows import Claim, Due
 from treadle.stores.shared.closing import close
 from treadle.stores.shared.ending import Ending, end_waiting
 from treadle.stores.shared.expiry import lock_keys
@@ -38,6 +38,8 @@ _decode_ids = msgspec.json.Decoder(list[str]).decode
 
 MOST_MATCHED = 500
 """Jobs that one transaction lets go: on SQLite others wait for it."""
+LOCKED_FOR = 0.05
+"""Seconds after which a claim looks again at arrivals whose waiting jobs others have locked."""
 
 
 class Arrival(NamedTuple):
@@ -73,12 +75,21 @@ def claim_and_match(store: SQLStore[Any], worker: str, request: ClaimRequest) ->
 
 def _claim_more(store: SQLStore[Any], worker: str, request: ClaimRequest, claimed: Claim) -> bool:
     """Match once, and claim what that lets go. Return whether to go on: claimed jobs wait for no other match."""
-    if not store._match(request, claimed) or len(claimed) == request.limit:
+    if not store._match(request, claimed):
+        claimed.due = claimed.due and _not_at_once(claimed.due)
+        return False
+    if len(claimed) == request.limit:
         return False
     more = store._claim(worker, msgspec.structs.replace(request, limit=request.limit - len(claimed)))
     claimed.extend(more)
     claimed.due, claimed.signalled = more.due, more.signalled
     return more.arrived and not claimed
+
+
+def _not_at_once(due: Due) -> Due:
+    """The same, if what has arrived could not be matched: a claim at once would find it still locked."""
+    is_arrival = due.next_at is not None and due.in_seconds == 0
+    return msgspec.structs.replace(due, in_seconds=LOCKED_FOR) if is_arrival else due
 
 
 def match_arrivals(store: SQLStore[Any]) -> int:
