@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,9 +21,9 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle.errors import WorkerLost
-from treadle.job import Status, Suspicion
+from treadle.job import ClaimedJob, Status, Suspicion
 from treadle.outcome import COMPLETED
-from treadle.stores.shared import liveness
+from treadle.stores.shared import liveness, verbs
 from treadle.stores.shared.liveness import MOST_RETURNED
 
 
@@ -252,3 +255,87 @@ def test_very_many_leases_are_returned_in_several_transactions(store, monkeypatc
     again = take(store, 2 * MOST_RETURNED)
     assert {Suspicion.SUSPECTED} == {c.suspicion for c in again}
     assert MOST_RETURNED + 1 == len(again)
+
+
+@pytest.fixture
+def in_between(store: Any, monkeypatch: Any) -> Any:
+    """Let something happen between the transactions that return leases, two at a time."""
+    if not hasattr(store, "move"):
+        pytest.skip("looks into treadle's own stores")
+    for module in (liveness, verbs):
+        monkeypatch.setattr(module, "MOST_RETURNED", 2)
+    move, calls = store.move, itertools.count()
+
+    def let(happen: Callable[[], object]) -> None:
+        def wrapped(*args: Any, **options: Any) -> Any:
+            if next(calls) == 1:
+                monkeypatch.setattr(store, "move", move)
+                happen()
+            return move(*args, **options)
+
+        monkeypatch.setattr(store, "move", wrapped)
+
+    return let
+
+
+def die() -> None:
+    raise KeyboardInterrupt
+
+
+def leases_of(store: Any, worker: str, n: int) -> list[ClaimedJob]:
+    enlist(store, worker)
+    put_many(store, n, max_attempts=1)
+    return take(store, worker=worker)
+
+
+@pytest.mark.parametrize("how", ["rescue", "declare_dead", "kill -9"])
+@pytest.mark.parametrize("n", [3, 7])
+def test_what_had_not_started_is_not_charged_by_who_returns_the_rest_first(store, open_store, in_between, how, n):
+    other, claimed = open_store(), leases_of(store, "w1", n)
+    by_another = {"rescue": other.rescue, "declare_dead": lambda: other.declare_dead("w1", "stood still")}
+    in_between(by_another.get(how, die))
+
+    with contextlib.suppress(KeyboardInterrupt):
+        store.declare_dead("w1", "the process died", started=())
+    other.rescue()
+
+    assert [(Status.PENDING, 0)] * n == [place_of(store, c.id) for c in claimed]
+    assert [Suspicion.NONE] * n == [c.suspicion for c in take(store)]
+
+
+@pytest.mark.parametrize("how", ["declare_dead", "rescue"])
+def test_a_job_that_ran_with_others_is_suspected_by_who_returns_it_after_them(store, open_store, in_between, how):
+    other, claimed = open_store(), leases_of(store, "w1", 3)
+    in_between(other.rescue)
+
+    store.rescue(silent_for=-1) if how == "rescue" else store.declare_dead("w1", "the process died")
+
+    assert [(Status.PENDING, 0)] * 3 == [place_of(store, c.id) for c in claimed]
+    assert [Suspicion.SUSPECTED] * 3 == [c.suspicion for c in take(store)]
+
+
+def test_the_job_that_ran_alone_is_charged_before_what_had_not_started_is_returned(store, in_between):
+    *unstarted, running = leases_of(store, "w1", 5)
+    in_between(die)
+
+    with pytest.raises(KeyboardInterrupt):
+        store.declare_dead("w1", "the process died", started={running.number})
+
+    assert (Status.FAILED, 1) == place_of(store, running.id)
+    assert 3 == store.rescue()
+    assert [(Status.PENDING, 0)] * 4 == [place_of(store, c.id) for c in unstarted]
+
+
+def test_a_worker_that_is_declared_dead_claims_nothing_while_its_leases_are_returned(store, in_between):
+    leases_of(store, "w1", 3)
+    raised: list[object] = []
+
+    def claim_and_beat() -> None:
+        for verb in (lambda: take(store, worker="w1"), lambda: store.beat("w1")):
+            with pytest.raises(WorkerLost) as error:
+                verb()
+            raised.append(error.type)
+
+    in_between(claim_and_beat)
+    assert 3 == store.declare_dead("w1", "the process died", started=())
+    assert [WorkerLost] * 2 == raised

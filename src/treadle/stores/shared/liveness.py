@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from treadle.clock import SECOND
+from treadle.clock import LAST, SECOND
 from treadle.codec import as_json
 from treadle.errors import LeaseLost, WorkerLost
 from treadle.job import ClaimedJob, Progress, Status
@@ -23,6 +23,9 @@ DRIFT = 2 * SECOND
 """A deadline may differ that much from what its owner's clock says: it is not written again at every beat."""
 MOST_RETURNED = 500
 """Leases that one transaction settles for a worker: on SQLite others wait for it."""
+NOT_STARTED, WITH_OTHERS = LAST, LAST - 1
+"""Deadlines that no job has. They say what is known of a dead worker's leases that other transactions are to settle:
+one was not started, or did not run alone. Somebody else may settle them first, or this process may die."""
 
 
 class Returned(NamedTuple):
@@ -108,7 +111,7 @@ def declare_dead(
     gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
     if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}) is not None:
         return Returned(0)  # it has beaten since: it is alive
-    return _settled(tx, _crashed(tx, worker, reason, started, outside=outside))
+    return _return(tx, _crashed(tx, worker, reason, started, outside=outside))
 
 
 def _crashed(
@@ -116,9 +119,19 @@ def _crashed(
 ) -> list[LeaseOutcome]:
     """What the death of a worker means for each of its leases."""
     leases = _leases_of(tx, worker)
-    running = [c for c in leases if started is None or c.number in started]
-    crashed = {c.number: after_crash(c, reason, alone=len(running) == 1, outside=outside) for c in running}
+    running = [c for c in leases if c.deadline != NOT_STARTED and (started is None or c.number in started)]
+    alone = len(running) == 1 and running[0].deadline != WITH_OTHERS
+    crashed = {c.number: after_crash(c, reason, alone=alone, outside=outside) for c in running}
     return [(c, crashed.get(c.number, UNSTARTED)) for c in leases]
+
+
+def _return(tx: Transaction, crashed: Sequence[LeaseOutcome]) -> Returned:
+    """Settle some leases of dead workers, those that were started first, and write down what is known of the rest."""
+    returned = _settled(tx, sorted(crashed, key=lambda one: (one[1] is UNSTARTED, one[0].id)))
+    if returned.rest:
+        rest = ((c, NOT_STARTED if outcome is UNSTARTED else WITH_OTHERS) for c, outcome in returned.rest)
+        tx.execute(tx.sql.MOVE_DEADLINES, {"rows": as_json([(c.id, *c.fence, mark) for c, mark in rest])})
+    return returned
 
 
 def chores_due(tx: Transaction, where: str) -> ChoresDue:
@@ -130,7 +143,7 @@ def rescue(tx: Transaction, *, silent_for: int | None = None) -> Returned:
     if silent_for is not None:
         tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
     dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]
-    lost = _settled(tx, [one for worker in dead for one in _crashed(tx, worker, "its worker was lost")])
+    lost = _return(tx, [one for worker in dead for one in _crashed(tx, worker, "its worker was lost")])
     # Only now: who waits for a lease has locked none that comes after it.
     stuck = Returned(0) if lost.rest else _settled(tx, [(c, _stuck(c)) for c in _stuck_leases(tx)])
     tally(tx, tx.delete_orphaned_leases(Status.PROCESSING))
