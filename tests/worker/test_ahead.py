@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -105,6 +107,27 @@ def test_what_waits_too_long_is_released_unstarted(td: Treadle, monkeypatch: pyt
         for job in held.jobs:
             td.result(job.id, timeout=30)
     assert {job.attempts for job in found(td, held.started)} == {1}
+
+
+def test_the_heartbeat_may_give_up_what_waits_while_the_event_loop_looks_at_it(monkeypatch: Any) -> None:
+    """They are two threads."""
+    given_up: list[int] = []
+
+    async def add() -> list[Any]:
+        made: Any = Ahead(Mock(), Mock(), free=lambda: 0, start=lambda _: True, allowed=True)
+
+        def is_plain(_: object) -> bool:
+            heartbeat = threading.Thread(target=lambda: given_up.extend(made.give_up()))
+            heartbeat.start()
+            heartbeat.join()
+            return True
+
+        monkeypatch.setattr(ahead, "is_plain", is_plain)
+        assert made.add([Mock(**{"run.claimed.number": number}) for number in (1, 2, 3)], may_wait=True)
+        return list(made.waiting)
+
+    assert asyncio.run(add()) == []
+    assert given_up == [1, 2, 3]
 
 
 def test_what_waits_while_the_event_loop_is_blocked_is_released_by_the_heartbeat(td: Treadle) -> None:

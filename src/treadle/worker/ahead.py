@@ -44,7 +44,7 @@ class Ahead:
         self._free, self._start = free, start
         self._loop = asyncio.get_running_loop()
         self.waiting: deque[tuple[float, RunningAttempt]] = deque()
-        """With the moment of the claim. The heartbeat takes from it, too, in another thread."""
+        """With the moment of the claim. The heartbeat takes from it, too, in another thread: look at a copy."""
         self.is_on = False
         """Whether jobs are claimed ahead: the last claim has left some behind."""
         self._timer: asyncio.TimerHandle | None = None
@@ -74,7 +74,7 @@ class Ahead:
         now = time.monotonic()
         self.waiting.extend((now, attempt) for attempt in claimed)
         started = self.fill()
-        if self.waiting and not (may_wait and all(is_plain(attempt) for _, attempt in self.waiting)):
+        if self.waiting and not (may_wait and all(is_plain(attempt) for _, attempt in self.waiting.copy())):
             self.release()
         elif self.waiting and self._timer is None:
             self._timer = self._loop.call_later(PATIENCE, self._release_late)
@@ -104,9 +104,10 @@ class Ahead:
 
     def _release_late(self) -> None:
         self._timer = None
-        if self.waiting and time.monotonic() - self.waiting[0][0] >= PATIENCE:
+        waiting = self.waiting.copy()
+        if waiting and time.monotonic() - waiting[0][0] >= PATIENCE:
             self.release()
-        elif self.waiting:
+        elif waiting:
             self._timer = self._loop.call_later(AHEAD, self._release_late)
 
     def release(self) -> None:
