@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import psycopg
 import pytest
 
 from tests.conformance.forking import fork_and, wait
@@ -120,6 +121,39 @@ def test_a_watch_that_starts_between_two_commits_is_notified_of_the_second(open_
 
     assert notified(watch)
     watch.close()
+
+
+@pytest.mark.only("postgresql")
+def test_a_long_commit_in_a_burst_notifies(watch, open_store, monkeypatch):
+    """When it began, listeners looked by themselves. When it is done, they no longer do."""
+    theirs = open_store()
+    theirs.open()
+
+    def after_their_looks(*args):
+        monkeypatch.undo()
+        quiet(watch)
+        return theirs.database.write_at_once(*args)
+
+    for _ in range(12):
+        put(theirs)
+    monkeypatch.setattr(theirs.database, "write_at_once", after_their_looks)
+    put(theirs)
+
+    assert notified(watch)
+
+
+@pytest.mark.only("postgresql")
+def test_a_signal_that_is_stored_already_does_not_count_as_a_notification(open_store, url):
+    store = open_store()
+    store.signal(NewSignal("go"))
+    with psycopg.connect(url, autocommit=True) as listener:
+        listener.execute("LISTEN treadle")
+        for _ in range(8):
+            put(store)
+        store.signal(NewSignal("go"))
+        put(store)
+
+        assert 9 == len(list(listener.notifies(timeout=LONG, stop_after=9)))
 
 
 def test_closing_ends_a_wait(watch):

@@ -49,11 +49,12 @@ def insert(database: Database, jobs: Sequence[NewJob]) -> list[Job] | None:
     """Store jobs that need nothing but their own rows, if our role need not name a tenant first."""
     if not all(job.is_plain and _has_date(job) for job in jobs) or database.scope is not None:
         return None
-    rows, notices = new_rows(jobs), database.notices({job.queue for job in jobs})
-    if notices:
-        inserted = database.write_at_once("insert", sql.INSERT_AND_NOTIFY, {**rows, "notices": as_json(notices)})
+    rows, notices = new_rows(jobs), database.budget.notices({job.queue for job in jobs})
+    if notices.texts:
+        inserted = database.write_at_once("insert", sql.INSERT_AND_NOTIFY, {**rows, "notices": as_json(notices.texts)})
     else:
         inserted = database.write_at_once("insert", sql.INSERT, rows)
+    database.notified(notices)
     now = inserted.fetchone()[0]
     database.cursors.stale = True
     return [job.as_stored(now) for job in jobs]
@@ -155,9 +156,10 @@ def signal(database: Database, new: NewSignal) -> tuple[Any, ...] | None:
     if database.scope is not None:
         return None
     row = {"tenant": new.tenant, "name": new.name, "value": new.value, "by": new.by}
-    stored = database.write_at_once(
-        "insert", sql.SIGNAL, {**row, "notices": as_json(database.notices({""}))}
-    ).fetchone()
+    notices = database.budget.notices({""})
+    stored = database.write_at_once("insert", sql.SIGNAL, {**row, "notices": as_json(notices.texts)}).fetchone()
+    if stored is not None and stored[-1] == len(notices.texts):  # it is new
+        database.notified(notices)
     database.cursors.stale = True
     return None if stored is None else stored[:-1]
 

@@ -8,7 +8,7 @@ import re
 import select
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache, cached_property
 from typing import Any, Concatenate, LiteralString, ParamSpec, TypeVar
@@ -22,7 +22,7 @@ from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.postgres import roles, sql
 from treadle.stores.postgres.insert_claim_settle import Transitions
-from treadle.stores.postgres.notify import CHANNEL, Budget
+from treadle.stores.postgres.notify import CHANNEL, Budget, Notices
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING, Rows
 
 P = ParamSpec("P")
@@ -161,7 +161,7 @@ class Database:
         for first, *others in ALIKE:
             for name in others:
                 self._pools[name].idle = self._pools[first].idle
-        self._notifications = Budget()
+        self.budget = Budget()
         self.cursors = Cursors()
 
     def connect(self) -> Connection:
@@ -239,9 +239,10 @@ class Database:
     def _write_once(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self.borrow(pool) as connection, self.begun(connection) as tx:
             answer = steps(tx, *args, **kwargs)
-            self.notify(tx)
+            notices = self.notify(tx)
             self.commit(connection)
         if tx.queues:
+            self.notified(notices)
             self.cursors.stale = True
         return answer
 
@@ -339,14 +340,23 @@ class Database:
                     return connection
         return None
 
-    def notify(self, tx: Transaction) -> None:
+    def notify(self, tx: Transaction) -> Notices:
         """Notify the workers of these queues with the commit, if the budget allows it."""
-        for text in self.notices(tx.queues):
+        notices = self.budget.notices(tx.queues)
+        for text in notices.texts:
             tx.execute(sql.NOTIFY, {"channel": CHANNEL, "text": text})
+        return notices
 
-    def notices(self, queues: Collection[str]) -> list[str]:
-        """The notifications that are to be sent now, of those to the workers of these queues."""
-        return [text for queue in queues if (text := self._notifications.text(queue)) is not None]
+    def notified(self, notices: Notices) -> None:
+        """A commit that lets jobs be claimed has sent these. One that sent none and took long sends one now."""
+        if notices.texts:
+            self.budget.sent(notices)
+        elif self.budget.is_late():
+            notices = self.budget.notices({""})
+            with suppress(TreadleError):  # the commit is done, and this is a hint
+                for text in notices.texts:
+                    self.write_at_once("other", sql.NOTIFY, {"channel": CHANNEL, "text": text})
+                self.budget.sent(notices)
 
     def close(self) -> None:
         """Close what is idle. What is used next connects again."""

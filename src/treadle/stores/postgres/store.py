@@ -262,8 +262,10 @@ class PostgresStore(SQLStore[Database]):
             with database.typed(connection):
                 tx.set_now()
                 claim_settle.settle_in_transaction(tx, claimed, outcome())
-                database.notify(tx)
+                notices = database.notify(tx)
                 database.commit(connection)
+            if tx.queues:
+                database.notified(notices)
             with suppress(psycopg.Error):  # it is committed, whatever happens to the connection now
                 connection.execute("RESET ALL")
 
