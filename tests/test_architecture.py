@@ -19,6 +19,7 @@ PURE = {
     "batch",
     "clock",
     "codec",
+    "declarations",
     "dedupe",
     "error_text",
     "errors",

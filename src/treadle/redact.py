@@ -42,7 +42,7 @@ class Redactor:
     @property
     def published(self) -> str:
         """As workers store it, for commands and dashboards that run without the app's code."""
-        return msgspec.json.encode(self.more if self.on else False).decode()
+        return msgspec.json.encode(sorted(self.more) if self.on else False).decode()
 
     def hides(self, name: str) -> bool:
         """Whether this is the name of a secret."""

@@ -6,8 +6,6 @@ follows from it, so that looking back and looking ahead find the same moments.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
@@ -17,7 +15,7 @@ import msgspec
 from cronsim import CronSim, CronSimError
 
 from treadle import clock
-from treadle.codec import encode
+from treadle.declarations import spec_of
 from treadle.errors import BadOption
 from treadle.settings import checked_moment
 
@@ -33,8 +31,6 @@ MOST_MISSED = 100
 """What `missed="all"` fires of an outage: moments of the last hour, and at most this many."""
 FIVE_FIELDS = "minute hour day month weekday, as in '30 8 * * 1-5'; for seconds use every="
 LONGEST = 366 * 86_400.0
-KEPT = 20
-"""How many declarations of one schedule are remembered."""
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,8 +64,7 @@ class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> str:
-        """The hash of all that was declared: two declarations with the same one are the same."""
-        return hashlib.sha256(encode(self)).hexdigest()[:16]
+        return spec_of(self)
 
 
 class SchedulePause(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,23 +255,3 @@ def admitted(overlap: str, moments: list[int], waiting: int, running: int) -> Ad
     if overlap == "queue_one":
         return Admitted([] if waiting else moments[:1])
     return Admitted([] if waiting or running else moments[:1])
-
-
-# Declarations
-
-
-def wins(mine: str, current: str, known: Mapping[str, int], live: Collection[str]) -> bool:
-    """Whether a declaration replaces the current one: it is newer, or no live worker declares the current one.
-
-    `known`: when each was declared first. So an old worker that restarts during a deployment changes nothing, and after
-    a rollback the old declaration is back.
-    """
-    if mine == current:
-        return False
-    return mine not in known or known[mine] > known.get(current, 0) or current not in live
-
-
-def remembered(known: Mapping[str, int], mine: str, now: int) -> dict[str, int]:
-    """The known declarations with this one, which is new or has been known; the newest are kept."""
-    newest = sorted({**known, mine: known.get(mine, now)}.items(), key=lambda item: -item[1])
-    return dict(newest[:KEPT])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from tests.conformance.helpers import (
     EVERY_OUTCOME,
+    at_once,
     enlist,
     ids,
     limit,
@@ -15,8 +18,11 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle.clock import SECOND
+from treadle.codec import as_json
+from treadle.declarations import spec_of
 from treadle.filters import Filter
 from treadle.job import Status
+from treadle.limits import Limit, LimitChange
 from treadle.outcome import COMPLETED
 from treadle.stores.base import TypePolicy
 from treadle.stores.limiting import SOON
@@ -149,3 +155,57 @@ def test_each_type_has_its_own_limit(store):
     claimed = take(store)
 
     assert ["a", "b", "b"] == sorted(c.type for c in claimed)
+
+
+# What code declares
+
+
+def test_of_several_declarations_the_newest_of_a_live_worker_wins(store, clock):
+    old, newer = (
+        TypePolicy(type="noop", concurrency=n, limits=as_json([Limit("openai", concurrency=n)])) for n in (5, 20)
+    )
+
+    def start(worker, policy):
+        enlist(store, worker, types=("noop",), declared={"noop": spec_of(policy)})
+        store.publish([policy])
+        clock.advance(1)
+
+    def in_force():
+        return {limit.name: limit.concurrency for limit in store.limits()}
+
+    start("w1", old)
+    start("w2", newer)
+    assert in_force() == {"openai": 20, "type:noop": 20}
+    store.declare_dead("w1", "it restarts")
+    start("w3", old)  # during the deployment
+    assert in_force() == {"openai": 20, "type:noop": 20}
+    store.declare_dead("w2", "rolled back")
+    assert store.publish([old]) == 1
+    assert in_force() == {"openai": 5, "type:noop": 5}
+    start("w4", newer)
+    assert in_force() == {"openai": 20, "type:noop": 20}
+    store.change_limit(LimitChange(name="openai", concurrency=7, by="ann"))
+    start("w5", TypePolicy(type="noop", concurrency=30, limits=as_json([Limit("openai", concurrency=30)])))
+    assert in_force() == {"openai": 7, "type:noop": 30}
+
+
+def test_declaring_the_same_again_writes_nothing(store):
+    policies = [TypePolicy(type=f"t{n}", concurrency=n + 1) for n in range(1_000)]
+    assert store.publish(policies) == 1_000
+
+    assert store.publish(policies) == 0
+    assert len(store.policies()) == 1_000
+
+
+def test_workers_that_start_at_once_declare_their_types_without_a_deadlock(open_store):
+    stores = [open_store() for _ in range(4)]
+    types = [f"t{n}" for n in range(50)]
+
+    def declare(store, concurrency, order):
+        for _ in range(5):
+            store.publish([TypePolicy(type=type, concurrency=concurrency) for type in order])
+
+    at_once(*(partial(declare, store, n + 1, types[:: (-1) ** n]) for n, store in enumerate(stores)))
+
+    (limit,) = {policy.concurrency for policy in stores[0].policies().values()}
+    assert limit in range(1, 5)

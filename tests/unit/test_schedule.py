@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from treadle import clock, schedule
 from treadle.clock import SECOND
+from treadle.declarations import remembered, wins
 from treadle.errors import BadOption
 from treadle.ids import id_at, is_id
 from treadle.schedule import (
@@ -23,8 +24,6 @@ from treadle.schedule import (
     moments_between,
     next_after,
     next_moments,
-    remembered,
-    wins,
 )
 
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86_400 * SECOND

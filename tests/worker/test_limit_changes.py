@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests import stores
 from tests.eventually import eventually
 from tests.worker.helpers import ended, working
 from treadle import Limit, Rate, RateLimited, Status, Treadle
@@ -169,3 +170,25 @@ def test_rate_limited_holds_the_key_back(timed: Treadle, treadle_clock: ManualCl
     assert 1 == timed.tick().completed
     treadle_clock.advance(31)
     assert 2 == timed.tick().completed
+
+
+def test_the_newest_declaration_of_a_live_worker_wins(td: Treadle, treadle_url: str) -> None:
+    def app(limit: int) -> Treadle:
+        made = Treadle(treadle_url, **stores.quick(treadle_url))
+        declare(made, Limit("openai", concurrency=limit), concurrency=limit)
+        return made
+
+    def in_force() -> set[int | None]:
+        return {limit.concurrency for limit in td.limits.list()}
+
+    old, newer = app(5), app(20)
+    with working(old, beat=0.05):
+        eventually(lambda: in_force() == {5})
+        with working(newer, beat=0.05):
+            eventually(lambda: in_force() == {20})
+            restarted = app(5)
+            restarted.tick()  # one more worker with the old code
+            assert in_force() == {20}
+        eventually(lambda: in_force() == {5})
+    for each in (old, newer, restarted):
+        each.close()

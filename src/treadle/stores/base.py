@@ -101,6 +101,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """Since when somebody wants it to claim nothing."""
     schedules: Mapping[str, str] = {}
     """The schedules that its code declares: each name, and the hash of what is declared."""
+    declared: Mapping[str, str] = {}
+    """What its code declares of each type: the hash of it."""
     doing: tuple[tuple[str, int, int], ...] = ()
     """The jobs that it runs: each type, how many, and since when the first."""
     broken: tuple[str, ...] = ()
@@ -180,8 +182,8 @@ class Engine(Protocol):
     def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
         """`insert` each group, in one commit if possible. If not, only the group at fault gets an error."""
 
-    def publish(self, policies: Sequence[TypePolicy]) -> None:
-        """Let all producers and workers know how these types are run."""
+    def publish(self, policies: Sequence[TypePolicy]) -> int:
+        """Say how these types are run: the newest declaration of a live worker wins. Return how many have changed."""
 
     def policies(self) -> dict[str, TypePolicy]:
         """What was published, by type."""
@@ -204,8 +206,7 @@ class Engine(Protocol):
 
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome | None]) -> AbstractContextManager[Any]:
         """A connection whose transaction ends with the job's outcome. Raises LeaseLost, and rolls back, if the job
-        is no longer the caller's. Without an outcome it ends with what the caller wrote: the job is not of this
-        store."""
+        is no longer the caller's. No outcome: it ends with what the caller wrote, the job is not of this store."""
 
     def complete_within(self, claimed: ClaimedJob, outcome: Outcome, connection: Any) -> None:
         """Write a completion in that connection's open transaction, and commit nothing. Raises LeaseLost if the job is

@@ -21,7 +21,7 @@ from treadle.worker import host, moved
 if TYPE_CHECKING:
     from treadle.app import Treadle
     from treadle.registry import JobType
-    from treadle.stores.base import Engine, Store
+    from treadle.stores.base import Engine, Store, TypePolicy
 
 log = logging.getLogger("treadle")
 
@@ -39,11 +39,13 @@ PAUSE = 0.005
 
 async def do_chores(app: Treadle, every: float) -> None:
     """Do each chore periodically, until cancelled. One that fails is tried again, and does not delay the others."""
+    policies = published_types(app)
     chores: list[tuple[Chore, float]] = [
         (app.store.compact, 3 * every),
         (app.store.sample_backlog, 6 * every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
+        (lambda: app.store.publish(policies), 12 * every),
         (lambda: declare_schedules(app), 12 * every),
     ]
     # Not in the loop's own pool: handlers may fill that, and a rescue must not wait for them.
@@ -92,6 +94,11 @@ def opening(app: Treadle) -> Callable[[], int]:
         return opened
 
     return open_some
+
+
+def published_types(app: Treadle) -> list[TypePolicy]:
+    """How its types are run, for producers that know only their names, and for the limits."""
+    return [job_type.published(app.redactor.published) for job_type in app.registry.types.values()]
 
 
 def declare_schedules(app: Treadle) -> int:

@@ -5,37 +5,33 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from treadle.declarations import spec_of
 from treadle.registry import JobType
 from treadle.stores.base import WorkerRow
 from treadle.version import __version__
-from treadle.worker.chores import declare_schedules
+from treadle.worker.chores import declare_schedules, published_types
 
 if TYPE_CHECKING:
-    from treadle.app import Treadle
     from treadle.worker.worker import Worker
 
 
-def publish_types(app: Treadle) -> dict[str, JobType]:
-    """Say how its types are run, for producers that know only their names, and for the limits. Return the types."""
-    redact = app.redactor.published
-    app.store.publish([job_type.published(redact) for job_type in app.registry.types.values()])
-    return app.registry.types
-
-
 def register(worker: Worker, host: Mapping[str, Any], id: str) -> None:
-    """Store what others see of it, and what its code declares."""
+    """Store what others see of it, and then what its code declares: a declaration counts while its worker lives."""
     registry = worker.app.registry
+    policies = published_types(worker.app)
     row = WorkerRow(
         id=id,
         name=worker.name,
         concurrency=worker.concurrency,
         queues=worker.queues,
         types=tuple(sorted(registry.types)),
+        declared={policy.type: spec_of(policy) for policy in policies},
         host=dict(host),
         version=__version__,
         schedules={name: new.spec for name, new in registry.schedules.items()},
     )
     worker.store.register(row)
+    worker.store.publish(policies)
     declare_schedules(worker.app)
 
 

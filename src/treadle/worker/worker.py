@@ -36,7 +36,7 @@ from treadle.worker.health import Health
 from treadle.worker.heartbeat import Heartbeat, LeaseCheck
 from treadle.worker.inflight import Attempts, CellOwner, Inflight
 from treadle.worker.parts import Parts, started_thread
-from treadle.worker.registration import publish_types, register, timeouts_of
+from treadle.worker.registration import register, timeouts_of
 from treadle.worker.settler import PAUSE, Settler
 from treadle.worker.thread import WorkerThread
 from treadle.worker.watch import Wakeup
@@ -292,7 +292,7 @@ class Worker:
     def _register(self) -> None:
         """Appear in the database and in the cells, with an id that no worker has had before."""
         declare_local_dead(self.store)
-        self._types, id = publish_types(self.app), str(uuid.uuid4())
+        self._types, id = self.app.registry.types, str(uuid.uuid4())
         self._inflight.sign(CellOwner(id, self.store.url))
         register(self, host.identity(self._supervisor), id)
         self.id = self._heartbeat.worker = self._leases.worker = self._hooks.worker = id

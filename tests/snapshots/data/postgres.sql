@@ -258,7 +258,7 @@ CREATE TABLE treadle.dedupe (
 );
 CREATE INDEX dedupe_throttled ON treadle.dedupe (expires_at) WHERE expires_at IS NOT NULL;
 
--- What the workers publish of each type; the last worker started wins.
+-- What the workers publish of each type. Of what live workers declare, the newest declaration wins.
 CREATE TABLE treadle.types (
     type         text COLLATE "C" PRIMARY KEY,
     queue        text COLLATE "C" NOT NULL,
@@ -270,7 +270,9 @@ CREATE TABLE treadle.types (
     redact       text NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
     arguments    text NOT NULL DEFAULT '', -- JSON schema of the handler's arguments; '' if there is none
     limits       text NOT NULL DEFAULT '[]', -- JSON: the limits that its code declares
-    fair         text NOT NULL DEFAULT ''  -- 'tenant' if its tenants take turns
+    fair         text NOT NULL DEFAULT '', -- 'tenant' if its tenants take turns
+    spec         text NOT NULL DEFAULT '', -- the hash of this declaration
+    known        text NOT NULL DEFAULT '{}' -- JSON: the hashes of what workers have declared, each with when it was first
 );
 
 -- What people have changed of limits at run time: for one key, or with '' for all others. It wins over the code. The row
@@ -326,7 +328,7 @@ CREATE TABLE treadle.workers (
     seen_at     bigint NOT NULL,
     concurrency integer NOT NULL,
     queues      text NOT NULL,  -- JSON; [] for all
-    types       text NOT NULL,  -- JSON
+    types       text NOT NULL,  -- JSON: each type with the hash of what its code declares
     host        text NOT NULL,  -- JSON: what identifies this process
     version     text NOT NULL,
     stalled_at  bigint,         -- since when its event loop is blocked; NULL: it is not

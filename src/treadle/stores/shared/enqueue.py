@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
+from treadle import codec
 from treadle.codec import as_json
+from treadle.declarations import remembered, spec_of, wins
+from treadle.diagnosis import alive
 from treadle.job import Job, NewJob
 from treadle.stores.base import TypePolicy
 from treadle.stores.shared import batches, read
@@ -72,10 +76,27 @@ def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 # How types are run, for producers that know a type only by its name
 
 
-def publish(tx: Transaction, policies: Sequence[TypePolicy]) -> None:
-    rows = {policy.type: msgspec.structs.astuple(policy) for policy in sorted(policies, key=lambda policy: policy.type)}
-    tx.execute(tx.sql.PUBLISH, {"rows": as_json([*rows.values()]), "now": tx.now})
-    tx.execute(tx.sql.LIMITS_CHANGED)
+def publish(tx: Transaction, policies: Sequence[TypePolicy]) -> int:
+    """Each declaration of a worker, if it wins. Usually all are stored already, as one statement shows."""
+    stored = {type: spec for type, spec, _ in tx.execute(tx.sql.DECLARED_TYPES)}
+    changed = {policy.type: policy for policy in policies if stored.get(policy.type) != spec_of(policy)}
+    rows = list(_winners(tx, changed)) if changed else []
+    if rows:
+        tx.execute(tx.sql.PUBLISH, {"rows": as_json(rows), "now": tx.now})
+        tx.execute(tx.sql.LIMITS_CHANGED)
+    return len(rows)
+
+
+def _winners(tx: Transaction, changed: Mapping[str, TypePolicy]) -> Iterator[tuple[Any, ...]]:
+    """Those that win, in the order of their types, so that no two workers deadlock."""
+    stored = {row[0]: row for row in tx.execute(tx.sql.LOCK_DECLARED_TYPES, {"types": as_json(list(changed))})}
+    living = alive(read.workers(tx), tx.now)
+    for type, policy in sorted(changed.items()):
+        _, current, text = stored.get(type, (type, "", ""))
+        known: dict[str, int] = codec.decode_as(text, dict[str, int]) or {}
+        spec, live = spec_of(policy), {worker.declared[type] for worker in living if type in worker.declared}
+        if wins(spec, current, known, live):
+            yield *msgspec.structs.astuple(policy), spec, as_json(remembered(known, spec, tx.now))
 
 
 def policies(tx: Transaction) -> dict[str, TypePolicy]:

@@ -36,7 +36,8 @@ class Returned(NamedTuple):
 
 
 def register(tx: Transaction, worker: WorkerRow) -> None:
-    lists = {"queues": as_json(worker.queues), "types": as_json(worker.types), "host": as_json(worker.host)}
+    lists = {"queues": as_json(worker.queues), "host": as_json(worker.host)}
+    lists["types"] = as_json({type: worker.declared.get(type, "") for type in worker.types})
     lists["schedules"] = as_json(worker.schedules)
     tx.execute(tx.sql.REGISTER, {**msgspec.structs.asdict(worker), **lists, "now": tx.now})
 

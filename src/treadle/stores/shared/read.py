@@ -29,7 +29,7 @@ _COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "m
 _WAITING = ("run_at", "attempts", "snoozes", "updated_at", "start_by")
 _LEASED = ("run_at", "attempts", "snoozes", "worker_id", "started_at")
 _FINISHED = (*_LEASED, "completed_at", "error", "result")
-_JSON_OF_WORKER: dict[str, type[Any]] = {"queues": tuple[str, ...], "types": tuple[str, ...], "host": dict[str, Any]}
+_JSON_OF_WORKER: dict[str, type[Any]] = {"queues": tuple[str, ...], "types": dict[str, str], "host": dict[str, Any]}
 _JSON_OF_WORKER |= {"schedules": dict[str, str]}
 _MOMENTS = {"created_at", "run_at", "updated_at", "started_at", "completed_at", "start_by", "fired_at"}
 
@@ -101,6 +101,7 @@ def _worker(row: dict[str, Any], doing: dict[str, list[tuple[str, int, int]]]) -
     found = {name: codec.decode_as(row[name], kind) for name, kind in _JSON_OF_WORKER.items()}
     broken = tuple(name for name, value in found.items() if value is None)
     row.update({name: kind() if found[name] is None else found[name] for name, kind in _JSON_OF_WORKER.items()})
+    row["declared"], row["types"] = row["types"], tuple(row["types"])
     return WorkerRow(**row, doing=tuple(doing.get(row["id"], ())), broken=broken)
 
 

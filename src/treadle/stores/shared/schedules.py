@@ -9,9 +9,10 @@ import msgspec
 
 from treadle import codec
 from treadle.codec import as_json
+from treadle.declarations import remembered, wins
 from treadle.diagnosis import alive
 from treadle.errors import ScheduleDeclared, ScheduleNotFound
-from treadle.schedule import NewSchedule, next_after, remembered, wins
+from treadle.schedule import NewSchedule, next_after
 from treadle.stores.rows import ScheduleRow
 from treadle.stores.shared import read
 from treadle.stores.transaction import Transaction

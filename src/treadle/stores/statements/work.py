@@ -57,19 +57,29 @@ class Work:
          WHERE id = CAST(CAST(:successor AS text) AS uuid) AND parked = 'key' RETURNING queue
     """
     IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
+    # What is declared of types now, and what was before.
+    DECLARED_TYPES = "SELECT type, spec, known FROM treadle.types"
+    # ... which nobody else changes until we commit.
+    LOCK_DECLARED_TYPES = f"""
+        {DECLARED_TYPES} WHERE type IN (
+            SELECT value FROM jsonb_array_elements_text(CAST(:types AS text)::jsonb))
+         ORDER BY type FOR UPDATE
+    """
     # Say how types are run.
-    # [[type, queue, priority, max_attempts, concurrency, timeout, redact, limits, fair, arguments], …]
+    # [[type, queue, priority, max_attempts, concurrency, timeout, redact, limits, fair, arguments, spec, known], …]
     PUBLISH = """
         INSERT INTO treadle.types
                (type, queue, priority, max_attempts, concurrency, timeout, redact, limits, fair, arguments,
-                updated_at)
+                spec, known, updated_at)
         SELECT e ->> 0, e ->> 1, (e ->> 2)::integer, (e ->> 3)::integer, (e ->> 4)::integer, (e ->> 5)::bigint,
-               e ->> 6, e ->> 7, e ->> 8, e ->> 9, CAST(:now AS bigint)
+               e ->> 6, e ->> 7, e ->> 8, e ->> 9, e ->> 10, e ->> 11,
+               CAST(:now AS bigint)
           FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true
             ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
                max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
                redact = excluded.redact, limits = excluded.limits, fair = excluded.fair,
-               arguments = excluded.arguments, updated_at = excluded.updated_at
+               arguments = excluded.arguments, spec = excluded.spec, known = excluded.known,
+               updated_at = excluded.updated_at
     """
     POLICIES = """
         SELECT type, queue, priority, max_attempts, concurrency, timeout, redact, limits, fair FROM treadle.types

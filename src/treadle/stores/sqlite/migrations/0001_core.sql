@@ -242,7 +242,7 @@ CREATE TABLE treadle_dedupe (
 CREATE INDEX treadle_dedupe_with_successor ON treadle_dedupe (id) WHERE successor IS NOT NULL;
 CREATE INDEX treadle_dedupe_throttled ON treadle_dedupe (expires_at) WHERE expires_at IS NOT NULL;
 
--- What the workers publish of each type; the last worker started wins.
+-- What the workers publish of each type. Of what live workers declare, the newest declaration wins.
 CREATE TABLE treadle_types (
     type         TEXT PRIMARY KEY,
     queue        TEXT NOT NULL,
@@ -254,7 +254,9 @@ CREATE TABLE treadle_types (
     redact       TEXT NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
     arguments    TEXT NOT NULL DEFAULT '', -- JSON schema of the handler's arguments; '' if there is none
     limits       TEXT NOT NULL DEFAULT '[]', -- JSON: the limits that its code declares
-    fair         TEXT NOT NULL DEFAULT ''  -- 'tenant' if its tenants take turns
+    fair         TEXT NOT NULL DEFAULT '', -- 'tenant' if its tenants take turns
+    spec         TEXT NOT NULL DEFAULT '', -- the hash of this declaration
+    known        TEXT NOT NULL DEFAULT '{}' -- JSON: the hashes of what workers have declared, each with when it was first
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX treadle_types_fair ON treadle_types (type) WHERE fair <> '';
 
@@ -310,7 +312,7 @@ CREATE TABLE treadle_workers (
     seen_at     INTEGER NOT NULL,
     concurrency INTEGER NOT NULL,
     queues      TEXT NOT NULL,  -- JSON; [] for all
-    types       TEXT NOT NULL,  -- JSON
+    types       TEXT NOT NULL,  -- JSON: each type with the hash of what its code declares
     host        TEXT NOT NULL,  -- JSON: what identifies this process
     version     TEXT NOT NULL,
     stalled_at  INTEGER,        -- since when its event loop is blocked; NULL: it is not
