@@ -65,6 +65,7 @@ class JobType(msgspec.Struct, kw_only=True):
     backoff: Backoff
     dedupe: DedupeOption
     run: Literal["async", "thread", "process"]
+    limits: tuple[Limit, ...] = ()
     already_done: AlreadyDone | None = None
     logs: int | None = None
     """The least level of the records of `logging` that are kept with an attempt."""
@@ -110,6 +111,8 @@ class Registry:
         self._parent: Registry | None = None
         self._included: list[Registry] = []
         self._functions: dict[str, AnyJob] = {}
+        self._limits: dict[str, tuple[str, Limit]] = {}
+        """Each limit by its name, with the first type that declares it."""
         self._middleware: list[Wrapper] = []
         self._lifespans: list[Wrapper] = []
 
@@ -158,6 +161,8 @@ class Registry:
         if self._parent is not None:  # declared after the include: workers look at the parent
             self._parent._keep(function)
         self._functions[function.job_type.name] = function
+        for limit in function.job_type.limits:
+            self._limits.setdefault(limit.name, (function.job_type.name, limit))
         function.job_type.around = function.registry._around()
 
     def _refuse_a_second(self, function: AnyJob) -> None:
@@ -167,9 +172,13 @@ class Registry:
         if name in self._functions:
             first, second = self._functions[name].job_type.handler, function.job_type.handler
             raise DuplicateType(name, _location(first), _location(second))
+        for limit in function.job_type.limits:
+            type, known = self._limits.get(limit.name, (name, limit))
+            if known != limit:
+                raise BadOption("limits", limit, f"type {type!r} declares {known!r}; declare it once and share it")
 
     def include(self, other: Registry) -> None:
-        """Add all jobs of another registry, also those declared later. If one type exists already, add none."""
+        """Add all jobs of another registry, also those declared later. If one cannot be added, add none."""
         if other._parent is self:
             return
         if other.app is not None or other._parent is not None:
@@ -282,6 +291,7 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
     if isinstance(key, str):
         way_out = "with one key for all jobs there is only one job; pass True, or a function of the payload"
         raise BadOption("dedupe", key, way_out)
+    limits = checked_limits(options.get("limits", ()))
     policy = TypePolicy(
         type=checked_name("type", name),
         queue=checked_name("queue", options.get("queue", "default")),
@@ -289,7 +299,7 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
         max_attempts=at_least_one("max_attempts", options.get("max_attempts", 5)),
         concurrency=None if concurrency is None else at_least_one("concurrency", concurrency),
         timeout=None if timeout is None else clock.seconds(timeout),
-        limits=as_json(checked_limits(options.get("limits", ()))),
+        limits=as_json(limits),
         fair=_checked_fair(options.get("fair")),
     )
     return JobType(
@@ -300,6 +310,7 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
         backoff=to_backoff(options.get("backoff", DEFAULT)),
         dedupe=dedupe,
         run=_checked_run(options.get("run", "auto"), handler),
+        limits=limits,
         logs=None if (logs := options.get("logs")) is None else checked_level("logs", logs),
     )
 

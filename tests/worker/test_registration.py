@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.worker.helpers import now
-from treadle import Context, Registry, Treadle, TreadleError
+from treadle import Context, Limit, Registry, Treadle, TreadleError
 from treadle.errors import BadHandler, BadOption, DuplicateType, UnknownType
 from treadle.testing import drain
 
@@ -32,6 +32,28 @@ def test_a_type_is_declared_once(td: Treadle) -> None:
     td.job(work)
     with pytest.raises(DuplicateType, match=r"registered already, by tests\.worker\.test_registration.*work_2"):
         td.job(work)
+
+
+def test_a_limit_means_the_same_for_all_types_of_an_app(td: Treadle) -> None:
+    def work() -> None: ...
+
+    def other() -> None: ...
+
+    of_tenants, of_subjects = Limit("prov", 1, per="tenant"), Limit("prov", 50, per="subject")
+    both = r"limits=Limit\(name='prov', concurrency=50.*type 'work' declares Limit\(name='prov', concurrency=1,"
+    td.job(limits=[of_tenants])(work)
+    with pytest.raises(BadOption, match=both):
+        td.job(limits=[of_subjects])(other)
+    registry = Registry()
+    registry.job(limits=[of_subjects])(other)
+    with pytest.raises(BadOption, match=both):
+        td.include(registry)
+    assert (list(td.registry.types), registry.app) == (["work"], None)
+    same = Registry()
+    td.include(same)
+    same.job(limits=[Limit("prov", 1, per="tenant")])(other)
+    with pytest.raises(BadOption, match=both):
+        same.job(limits=[of_subjects], type="third")(other)
 
 
 def takes_many(*args: int) -> None: ...
