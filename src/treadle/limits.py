@@ -288,6 +288,10 @@ class FullLimit(msgspec.Struct, frozen=True, kw_only=True):
     next_at: int | None = None
     """When its rate lets the next one start."""
     held_until: int | None = None
+    types: tuple[str, ...] = ()
+    """The types that it holds for."""
+    oldest: int | None = None
+    """Since when jobs are due that are parked for its key."""
 
     @property
     def is_full(self) -> bool:

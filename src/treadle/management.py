@@ -23,6 +23,7 @@ from treadle.pauses import Pause
 from treadle.pausing import Pausing
 from treadle.problems import Problem, problems
 from treadle.reasons import Why
+from treadle.redact import OFF, Redactor
 from treadle.results import twin
 from treadle.schedule import LATE
 from treadle.schedule_diagnosis import schedule_problems
@@ -46,6 +47,8 @@ ONE_STEP = 60 << 34
 
 class Management(Pausing):
     """The part of `Treadle` that manages stored jobs."""
+
+    redactor: Redactor
 
     def get(self, id: str) -> Job | None:
         """The job, or None."""
@@ -158,7 +161,7 @@ class Management(Pausing):
     def problems(self) -> list[Problem]:
         """What is wrong now, each problem with the next step."""
         store = self.store
-        return all_problems(store, store.queue_stats(), store.workers(), store.pauses())
+        return all_problems(store, store.queue_stats(), store.workers(), store.pauses(), self.redactor)
 
     def attempts(self, id: str) -> list[Attempt]:
         """The job's unsuccessful attempts, oldest first, each with its traceback."""
@@ -287,13 +290,18 @@ def statuses(status: Statuses) -> tuple[Status, ...]:
 
 
 def all_problems(
-    store: Store, queues: Sequence[QueueStats], workers: Sequence[WorkerRow], pauses: Sequence[Pause]
+    store: Store,
+    queues: Sequence[QueueStats],
+    workers: Sequence[WorkerRow],
+    pauses: Sequence[Pause],
+    redactor: Redactor = OFF,
 ) -> list[Problem]:
     """What is wrong with these, which a page may have read before, and with what they ran and the schedules."""
     now = store.now()
     held = store.held() if any(row.counts["blocked"] for row in queues) else None
-    found = problems(queues, workers, recent_usage(store, now), now, pauses, store.limits(), held)
-    return [*found, *schedule_problems(store.odd_schedules(LATE, MOST_SCHEDULES), workers, now)]
+    found = problems(queues, workers, recent_usage(store, now), now, pauses, store.full_limits(), held)
+    found += schedule_problems(store.odd_schedules(LATE, MOST_SCHEDULES), workers, now)
+    return [Problem(one.code, redactor.text(one.text), redactor.text(one.next), one.filter) for one in found]
 
 
 def recent_usage(store: Store, now: int) -> list[Usage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,10 +11,11 @@ from treadle import clock
 from treadle.diagnosis import RETURNED, UNBLOCK, alive, handles, is_alive, silence, stalled_for
 from treadle.filters import Filter
 from treadle.job import Status, Usage
-from treadle.limits import LimitState, set_command
+from treadle.limits import FullLimit
 from treadle.pauses import Pause, forgotten_text, is_forgotten
-from treadle.units import format_duration, plural
-from treadle.wait_diagnosis import Held
+from treadle.reasons import ReasonCode
+from treadle.units import format_duration, format_utc, plural
+from treadle.wait_diagnosis import Held, LongWait, why_blocked
 
 if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
@@ -50,10 +51,11 @@ def problems(
     recent: Sequence[Usage],
     now: int,
     pauses: Sequence[Pause] = (),
-    limits: Sequence[LimitState] = (),
+    limits: Sequence[FullLimit] = (),
     held: Held | None = None,
 ) -> list[Problem]:
-    """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type."""
+    """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type. `limits`: those without a free
+    place."""
     living = alive(workers, now)
     found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_alive(worker, now)]
     found += [_blocked(worker, seconds) for worker in workers if (seconds := stalled_for(worker, now)) is not None]
@@ -64,8 +66,11 @@ def problems(
         found.append(_no_worker(due))
     elif due:
         found += _some([_waits(stats, living, now, limits) for stats in due if not stats.others])
+        found += _some(list(_full_keys(limits, now)))
     found += _some([_failing(used) for used in recent])
-    found += [_held(held)] if held is not None and held.jobs else []
+    if held is not None:
+        found += [_held(held)] if held.jobs else []
+        found += [_long_wait(wait, now) for wait in held.long]
     return [problem for problem in found if problem is not None]
 
 
@@ -111,6 +116,23 @@ def _held(held: Held) -> Problem:
     return Problem("held", text, next, str(Filter(ids=held.parents)))
 
 
+_WAITS_FOR = {
+    "signal": ("for a signal, for more than a week", ReasonCode.WAITS_FOR_SIGNAL),
+    "subjob": ("for subjobs, for more than a week", ReasonCode.WAITS_FOR_SUBJOBS),
+    "gone": ("for jobs that were deleted by hand", ReasonCode.PARENT_GONE),
+}
+
+
+def _long_wait(wait: LongWait, now: int) -> Problem | None:
+    """Why the first of them waits says what to do. None if it has just gone on."""
+    what, code = _WAITS_FOR[wait.kind]
+    first = next((one for one in why_blocked(wait.first, wait.groups, now) if one.code is code), None)
+    if first is None:
+        return None
+    text = f"{_jobs_wait(wait.jobs)} {what}; the first is {wait.first.id}: {first.text}"
+    return Problem("waits_long", text, first.way_out, str(Filter(ids=(wait.first.id,))))
+
+
 def _is_paused(stats: QueueStats, pauses: Iterable[Pause]) -> bool:
     return any(pause.holds(stats.queue, stats.type, "") for pause in pauses if not pause.tenant)
 
@@ -120,7 +142,7 @@ def _no_worker(due: Sequence[QueueStats]) -> Problem:
     return Problem("no_worker", text, "start one: treadle worker app:td", "status:queued")
 
 
-def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int, limits: Sequence[LimitState]) -> Problem | None:
+def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int, limits: Sequence[FullLimit]) -> Problem | None:
     filter = str(Filter(statuses=("queued",), types=(stats.type,), queues=(stats.queue,)))
     queue = "" if stats.queue == "default" else f' in queue "{stats.queue}"'
     jobs = _jobs_wait(stats.counts["queued"], f' of type "{stats.type}"{queue}')
@@ -131,10 +153,43 @@ def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int, limits: Seq
     if waited <= LONG:
         return None
     next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
-    if full := [one for one in limits if stats.type in one.types and one.free is not None and one.free <= 0]:
-        next = f"its limit {full[0].name!r} of {full[0].concurrency} is full: make its runs shorter, or raise it: "
-        next += f"{set_command(full[0].name)}, with --concurrency N"
+    if full := [one for one in limits if stats.type in one.types and one.per is None]:
+        next = "its {}: {}".format(*_why_full(full[0], now))
     return Problem("slow", f"{jobs}, the oldest for {format_duration(waited)}", next, filter)
+
+
+def _full_keys(limits: Iterable[FullLimit], now: int) -> Iterator[Problem]:
+    """Of each limit the key whose jobs have waited longest, if that is too long, and how many more such keys it has."""
+    found: dict[str, list[FullLimit]] = {}
+    for one in limits:
+        if one.oldest is not None and (now - one.oldest) / clock.SECOND > LONG:
+            found.setdefault(one.name, []).append(one)
+    for keys in found.values():
+        first = min(keys, key=lambda one: one.oldest or 0)
+        reason, next = _why_full(first, now)
+        more = f", as do jobs of {plural(len(keys) - 1, 'more key')}" if len(keys) > 1 else ""
+        text = f"jobs wait, the oldest for {_duration(now - (first.oldest or 0))}{more}: {reason}"
+        names: dict[str, Any] = {f"{first.per}s": (first.key,)} if first.per in ("tenant", "subject") else {}
+        yield Problem("limited", text, next, str(Filter(statuses=("queued",), types=first.types, **names)))
+
+
+def _why_full(limit: FullLimit, now: int) -> tuple[str, str]:
+    """Why no job can start under it, and what to do about it."""
+    where = "" if limit.per is None else f" for {limit.per}={limit.key!r}"
+    moment = limit.held_until or limit.next_at
+    then = "" if moment is None else f"at {format_utc(clock.moment(moment))}, in {_duration(moment - now)}"
+    if limit.held_until is not None:
+        reason = f"limit {limit.name!r} is held back{where}: a job was rate limited, and the next starts {then}"
+        return reason, f"wait until then; to let it go: {limit.unset_command}"
+    if limit.is_full:
+        reason = f"limit {limit.name!r} of {limit.concurrency} is full{where}"
+        return reason, f"make its runs shorter, or raise it: {limit.set_command}--concurrency N"
+    reason = f"limit {limit.name!r} starts no more{where} now, {limit.rate}: the next {then}"
+    return reason, f"wait until then, or raise it: {limit.set_command}--rate COUNT/TIME"
+
+
+def _duration(microseconds: int) -> str:
+    return format_duration(microseconds / clock.SECOND)
 
 
 def _jobs_wait(count: int, which: str = "") -> str:

@@ -13,6 +13,8 @@ from treadle.units import format_duration, format_utc
 
 MOST_WAITS = 20_000
 """What a job waits for, of which that much is looked at."""
+VERY_LONG = 7 * 86_400 * clock.SECOND
+"""A person may take some days to send a signal. After that, somebody may have forgotten it."""
 
 
 class WaitGroup(NamedTuple):
@@ -32,12 +34,25 @@ class WaitGroup(NamedTuple):
     """The first of them, if it is a job."""
 
 
+class LongWait(NamedTuple):
+    """Jobs that have waited very long for the same kind of thing."""
+
+    kind: str
+    """signal, subjob, or gone: a job that was deleted by hand."""
+    jobs: int
+    first: Job
+    groups: tuple[WaitGroup, ...]
+    """What the first of them waits for."""
+
+
 class Held(NamedTuple):
     """Jobs that wait for parents that have failed."""
 
     jobs: int
     parents: tuple[str, ...]
     """Some of these."""
+    long: tuple[LongWait, ...] = ()
+    """Other jobs that may wait forever."""
 
 
 def why_blocked(job: Job, groups: Sequence[WaitGroup], now: int) -> list[Reason]:

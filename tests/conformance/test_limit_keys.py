@@ -22,8 +22,11 @@ from tests.conformance.helpers import (
 from treadle import Limit, Rate
 from treadle.clock import SECOND
 from treadle.codec import as_json
+from treadle.filters import parse
 from treadle.limits import LimitChange
+from treadle.management import all_problems
 from treadle.outcome import COMPLETED, RELEASED, UNSTARTED, Outcome, OutcomeKind
+from treadle.redact import Redactor
 from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.limiting import MOST_IN_VAIN
 from treadle.stores.parking import MOST_PARKED
@@ -538,3 +541,81 @@ def test_due_knows_of_places(store, clock):
     take(store)
     due = store.due(ClaimRequest(limit=1))
     assert (False, 10) == (due.now, pytest.approx(due.in_seconds))
+
+
+# Problems
+
+
+def problems(store, code):
+    found = all_problems(store, store.queue_stats(), store.workers(), store.pauses(), Redactor())
+    return [one for one in found if one.code == code]
+
+
+def wait(store, clock, seconds):
+    """Time passes, and the worker lives."""
+    clock.advance(seconds)
+    store.beat("w1")
+
+
+def test_a_full_key_for_which_jobs_wait_too_long_is_a_problem(store, clock):
+    enlist(store, "w1", types=("noop",))
+    declare(store, PER_TENANT)
+    put_many(store, 5, tenant="acme")
+    wait(store, clock, 1)
+    put_many(store, 3, tenant="umbrella")
+    take(store, worker="w1")
+    wait(store, clock, 299)
+    assert [] == problems(store, "limited")
+    wait(store, clock, 100)
+
+    (problem,) = problems(store, "limited")
+
+    how_long = "jobs wait, the oldest for 6m 40s, as do jobs of 1 more key"
+    assert problem.text == f"{how_long}: limit 'api' of 2 is full for tenant='acme'"
+    assert problem.next.endswith("treadle limits set api, with --key KEY --concurrency N")
+    assert parse(problem.filter).tenants == ("acme",)
+
+
+def test_a_key_that_is_a_secret_is_hidden_in_problems(store, clock):
+    enlist(store, "w1", types=("noop",))
+    declare(store, Limit("api", concurrency=1, per="payload.api_key"))
+    put_many(store, 2, payload='{"api_key": "sk-very-secret"}')
+    take(store, worker="w1")
+    wait(store, clock, 400)
+
+    (problem,) = problems(store, "limited")
+
+    assert "sk-very-secret" not in str(problem)
+
+
+@pytest.mark.parametrize("per", [None, "tenant"])
+def test_problems_say_when_a_rate_starts_the_next_job(store, clock, per):
+    enlist(store, "w1", types=("noop",))
+    declare(store, Limit("api", rate=Rate(1, per=1000, burst=1), per=per))
+    put_many(store, 3, tenant="acme")
+    take(store, worker="w1")
+    wait(store, clock, 400)
+
+    (problem,) = problems(store, "limited" if per else "slow")
+
+    where = " for tenant='acme'" if per else ""
+    both = f"{problem.text}; {problem.next}"
+    assert f"limit 'api' starts no more{where} now, 1 in 1000 s, burst 1: the next at " in both
+    assert ", in 10m" in both
+    assert "--rate COUNT/TIME" in both
+    assert "more workers" not in both
+
+
+def test_problems_name_a_key_that_is_held_back(store, clock):
+    enlist(store, "w1", types=("noop",))
+    declare(store, PER_TENANT)
+    put_many(store, 3, tenant="acme")
+    claimed = take(store, worker="w1")
+    settle_one(store, claimed[0], Outcome(OutcomeKind.SNOOZED, charged=0, delay=900 * SECOND, holds=""))
+    take(store, worker="w1")
+    wait(store, clock, 400)
+
+    (problem,) = problems(store, "limited")
+
+    assert "limit 'api' is held back for tenant='acme': a job was rate limited, and the next starts at " in problem.text
+    assert problem.next == "wait until then; to let it go: treadle limits unset api --key KEY"

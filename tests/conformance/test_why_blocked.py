@@ -207,3 +207,45 @@ def test_jobs_held_by_failed_parents_are_a_problem(store: Any) -> None:
     store.retry(parent.id)
     assert store.held().jobs == 0
     assert {store.get(job.id).status for job in children} == {Status.BLOCKED}
+
+
+def long_waits(store: Any) -> list[tuple[str, str]]:
+    found = all_problems(store, store.queue_stats(), [], [])
+    return [(one.text, one.next) for one in found if one.code == "waits_long"]
+
+
+def test_jobs_that_wait_very_long_are_a_problem(store: Any, clock: FakeClock) -> None:
+    first = suspend(store, NewWait("signal", "approve:7", "ask"), tenant="acme")
+    suspend(store, NewWait("signal", "approve:8", "ask"))
+    suspend(store, NewWait("signal", "approve:9", "ask", timeout=900 * HOUR))  # it ends by itself
+    clock.advance(7 * 24 * 3600)
+    assert long_waits(store) == []
+    clock.advance(60)
+    subjob = put(store, "sub", delay=900 * HOUR)
+    by_subjob = suspend(store, NewWait("subjob", subjob.id, "pages"))
+
+    ((text, next),) = long_waits(store)
+
+    assert text.startswith(f"2 jobs wait for a signal, for more than a week; the first is {first}: it waits for the ")
+    assert "signal 'approve:7', since " in text
+    assert next == "to send it: treadle jobs signal approve:7 [JSON] --tenant acme"
+    clock.advance(8 * 24 * 3600)
+    _, (text, next) = long_waits(store)
+    assert text.startswith(f"1 job waits for subjobs, for more than a week; the first is {by_subjob}: it waits in step")
+    assert next.endswith(f"treadle jobs why {subjob.id}")
+
+
+@pytest.mark.by_hand
+def test_jobs_that_wait_for_a_job_that_is_gone_are_a_problem(store: Any, by_hand: Any) -> None:
+    parent = put(store, delay=HOUR)
+    child = child_of(store, parent)
+    assert long_waits(store) == []
+    for table in ("jobs", "ready"):
+        by_hand(f"DELETE FROM treadle_{table} WHERE id = ?", parent.id)
+
+    ((text, next),) = long_waits(store)
+
+    assert text.startswith(
+        f"1 job waits for jobs that were deleted by hand; the first is {child.id}: it waits for job "
+    )
+    assert f"treadle jobs clone {child.id}" in next

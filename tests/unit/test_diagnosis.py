@@ -15,7 +15,7 @@ from treadle.diagnosis import SILENT, JobFacts, explain, for_tenant, handles, is
 from treadle.filters import parse
 from treadle.ids import new_id
 from treadle.job import STATE_NAMES, NewJob, Usage
-from treadle.limits import FullLimit, LimitState, Rate
+from treadle.limits import FullLimit, Rate
 from treadle.management import latencies
 from treadle.pauses import Pause
 from treadle.problems import LONG, MOST_PROBLEMS, OFTEN, Problem, problems, unhandled
@@ -133,7 +133,7 @@ def test_jobs_that_wait_too_long_are_a_problem() -> None:
 
 
 def test_jobs_that_wait_too_long_because_of_a_limit_name_the_limit() -> None:
-    full = LimitState(name="type:mail", types=("mail",), concurrency=3, running=3)
+    full = FullLimit(name="type:mail", types=("mail",), concurrency=3, running=3)
     [problem] = found(stats(waited=900, limit=3, processing=3), workers=[worker()], limits=[full])
 
     assert "its limit 'type:mail' of 3 is full" in problem.next

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from treadle.limits import LimitChange, LimitState
+from treadle.limits import FullLimit, LimitChange, LimitState
 from treadle.pauses import NewPause, Pause, Target
 
 
@@ -41,6 +41,9 @@ class Limiting(Protocol):
 
     def limits(self) -> list[LimitState]:
         """All that code declares and that people have changed, by name and key."""
+
+    def full_limits(self) -> list[FullLimit]:
+        """Those under which no job can start now: of whole types, and some of the keys for which jobs wait."""
 
     def change_limit(self, change: LimitChange) -> LimitState:
         """Claims go by it from the commit on, whatever the code says. What runs goes on."""

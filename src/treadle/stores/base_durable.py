@@ -46,7 +46,8 @@ class Durable(Protocol):
         """How those of these jobs that exist have ended."""
 
     def held(self) -> Held:
-        """Jobs that wait for parents that have failed, at a cost that does not grow with the number of jobs."""
+        """Jobs that wait for parents that have failed, or very long, at a cost that does not grow with the number of
+        jobs."""
 
     def lineage(self, id: str, most: int, tenant: str | None = None) -> Lineage | None:
         """The jobs that it comes from and that come from it, in any number of steps, at most `most`. With `tenant`,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
 
 from treadle.clock import moment
 from treadle.codec import as_json
-from treadle.limits import OF_TYPE, PARKED, Key, LimitChange, LimitState, key_parked_for
+from treadle.limits import OF_TYPE, PARKED, FullLimit, Key, LimitChange, Limits, LimitState, key_parked_for
 from treadle.stores.limiting import add_openings, changes, key_uses, load
 from treadle.stores.parking import MOST_REASONS
 from treadle.stores.transaction import LeaseOutcome, Transaction
@@ -50,16 +52,57 @@ def _give_back(tx: Transaction, id: str, type: str) -> None:
             tx.execute(tx.sql.GIVE_BACK_TOKEN, {"name": key[0], "key": key[1]})
 
 
+# What holds jobs back
+
+MOST_KEYS = 200
+"""Keys with parked jobs that `full_limits` looks at."""
+
+
+def without_place(tx: Transaction, limits: Limits, keys: Collection[Key]) -> Iterator[FullLimit]:
+    """Those of these keys under which no job can start now."""
+    for key, use in key_uses(tx, limits, keys).items():
+        concurrency, rate = limits.bounds(key)
+        if not use.places((concurrency, rate), tx.now):
+            yield FullLimit(
+                name=key[0],
+                per=limits.by_name[key[0]].per,
+                key=key[1],
+                concurrency=concurrency,
+                rate=rate,
+                running=use.running,
+                next_at=rate.next_at(use.full_at, tx.now) if rate and not rate.tokens(use.full_at, tx.now) else None,
+                held_until=use.held_until if use.held_until > tx.now else None,
+            )
+
+
+def full_limits(tx: Transaction) -> list[FullLimit]:
+    """The limits under which no job can start now: those of whole types, and the first keys with parked jobs."""
+    in_force, types = _in_force(tx)
+    parked = tx.execute(tx.sql.OLDEST_PARKED, {"after": PARKED, "before": _AFTER_PARKED, "most": MOST_KEYS})
+    oldest = {key_parked_for(reason): at for reason, at in parked.fetchall()}
+    whole = {(name, "") for names in in_force.whole.values() for name in names}
+    keys = sorted(whole | {key for key in oldest if key[0] in in_force.by_name})
+    return [
+        msgspec.structs.replace(one, types=tuple(sorted(types[one.name])), oldest=oldest.get((one.name, one.key)))
+        for one in without_place(tx, in_force, keys)
+    ]
+
+
+def _in_force(tx: Transaction) -> tuple[Limits, dict[str, list[str]]]:
+    """All limits, and the types that each holds for."""
+    in_force, types = load(tx), defaultdict(list)
+    for type, names in in_force.types.items():
+        for name in names:
+            types[name].append(type)
+    return in_force, types
+
+
 # What people see and change
 
 
 def limits(tx: Transaction) -> list[LimitState]:
     """All limits that code declares, and all keys that people have changed or handlers hold back."""
-    in_force, changed = load(tx), {(change.name, change.key): change for change in changes(tx)}
-    types = defaultdict(list)
-    for type, names in in_force.types.items():
-        for name in names:
-            types[name].append(type)
+    (in_force, types), changed = _in_force(tx), {(change.name, change.key): change for change in changes(tx)}
     running = dict(tx.execute(tx.sql.RUNNING_BY_LIMIT).fetchall())
     held = {(n, k): at for n, k, at in tx.execute(tx.sql.HELD_KEYS, {"now": tx.now, "most": MOST_REASONS})}
     keys = {*((name, "") for name in in_force.by_name), *changed, *held}

@@ -18,11 +18,12 @@ from treadle.limits import OF_TYPE, FullLimit, Limits
 from treadle.pauses import Pause
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.claim_order import KnownLimits
-from treadle.stores.limiting import LimitedClaim, key_uses, load
+from treadle.stores.limiting import LimitedClaim, load
+from treadle.stores.shared.limits import without_place
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
 from treadle.stores.turns import AFTER_ALL, MOST_TENANTS
-from treadle.wait_diagnosis import MOST_WAITS, Held, WaitGroup
+from treadle.wait_diagnosis import MOST_WAITS, VERY_LONG, Held, LongWait, WaitGroup
 
 # The columns of JOB: those of the job, and those of the three tables of which one has it.
 _COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "created_at")
@@ -122,7 +123,7 @@ def _value(text: str) -> Any:
 MOST_SHOWN = 3
 """Jobs that run under a full limit, and parents that have failed."""
 MOST_FAILED = 1_000
-"""Failed parents that are looked at, and jobs that each of them holds."""
+"""Failed parents that are looked at, and jobs that each of them holds; blocked jobs that may wait very long."""
 
 
 def job_facts(tx: Transaction, id: str) -> JobFacts | None:
@@ -160,9 +161,15 @@ def _wait_groups(tx: Transaction, id: str) -> Iterator[WaitGroup]:
 
 
 def held(tx: Transaction) -> Held:
-    """Jobs that wait for parents that have failed: of the newest of these."""
+    """Jobs that wait for parents that have failed: of the newest of these. And the oldest jobs that wait very long."""
     found = [row for row in tx.execute(tx.sql.HELD_BY_PARENTS, {"limit": MOST_FAILED}) if row[1]]
-    return Held(sum(n for _, n in found), tuple(id for id, _ in found[:MOST_SHOWN]))
+    oldest = {"before": tx.now - VERY_LONG, "limit": MOST_FAILED, "waits": MOST_WAITS}
+    long = [
+        LongWait(kind, jobs, job, tuple(_wait_groups(tx, first)))
+        for kind, jobs, first in tx.execute(tx.sql.LONG_WAITS, oldest).fetchall()
+        if (job := get(tx, first))
+    ]
+    return Held(sum(n for _, n in found), tuple(id for id, _ in found[:MOST_SHOWN]), tuple(long))
 
 
 def places(tx: Transaction, id: str) -> tuple[str, ...]:
@@ -175,20 +182,7 @@ def _full_limits(tx: Transaction, job: Job, limits: Limits) -> Iterator[FullLimi
     """Those of its limits without a free place now, whether a claim has met it and parked it or not."""
     values = {path: _member(job.payload, path) for path in limits.paths([job.type])}
     whole = tuple((name, "") for name in limits.whole.get(job.type, ()))
-    for key, use in key_uses(tx, limits, whole + limits.keys(job.type, job.tenant, job.subject, values)).items():
-        concurrency, rate = limits.bounds(key)
-        if use.places((concurrency, rate), tx.now):
-            continue
-        limit = FullLimit(
-            name=key[0],
-            per=limits.by_name[key[0]].per,
-            key=key[1],
-            concurrency=concurrency,
-            rate=rate,
-            running=use.running,
-            next_at=rate.next_at(use.full_at, tx.now) if rate and not rate.tokens(use.full_at, tx.now) else None,
-            held_until=use.held_until if use.held_until > tx.now else None,
-        )
+    for limit in without_place(tx, limits, whole + limits.keys(job.type, job.tenant, job.subject, values)):
         yield _with_holders(tx, limit) if limit.is_full else limit
 
 

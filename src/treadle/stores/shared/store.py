@@ -301,11 +301,11 @@ class SQLStore(ABC, Generic[D]):
     unset_limit = writes("other", limits.unset_limit)
 
     def open_limits(self, after: str = "") -> tuple[int, str]:
-        database = self.database
-        return (
-            database.write("other", limits.open_limits, after) if database.read("read", limits.has_limits) else (0, "")
-        )
+        if not self.database.read("read", limits.has_limits):
+            return 0, ""
+        return self.database.write("other", limits.open_limits, after)
 
+    full_limits = reads("read", limits.full_limits)
     limits = reads("read", limits.limits)
 
     # Pauses

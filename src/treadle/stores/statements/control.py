@@ -146,15 +146,22 @@ class Control:
                FOR UPDATE SKIP LOCKED)
     """
     # What rows are parked for, after this and before that: a jump over the index for each.
-    PARKED_FOR = """
+    _PARKED_FOR = """
         WITH RECURSIVE held (parked) AS (
             SELECT (SELECT parked FROM treadle.ready
                      WHERE parked > 'fair' AND parked > CAST(:after AS text) ORDER BY parked LIMIT 1)
             UNION ALL
             SELECT (SELECT r.parked FROM treadle.ready r WHERE r.parked > 'fair' AND r.parked > held.parked
                      ORDER BY r.parked LIMIT 1) FROM held WHERE parked IS NOT NULL
-        )
-        SELECT parked FROM held WHERE parked < CAST(:before AS text) LIMIT :most
+        )"""
+    PARKED_FOR = f"{_PARKED_FOR} SELECT parked FROM held WHERE parked < CAST(:before AS text) LIMIT :most"
+    # ... and since when the oldest of the first 100 rows is due.
+    OLDEST_PARKED = f"""{_PARKED_FOR}
+        SELECT parked, (
+               SELECT min(run_at) FROM (
+                   SELECT r.run_at FROM treadle.ready r WHERE r.parked > 'fair' AND r.parked = held.parked
+                    ORDER BY r.queue, r.type, r.priority DESC, r.run_at LIMIT 100) a)
+          FROM held WHERE parked < CAST(:before AS text) LIMIT :most
     """
     # How many jobs of what is paused still run.
     RUNNING_OF = """

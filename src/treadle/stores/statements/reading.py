@@ -157,6 +157,20 @@ class Reading:
                 SELECT * FROM (SELECT id FROM treadle.finished WHERE status = 'cancelled' AND status <> 'completed'
                                 ORDER BY id DESC LIMIT :limit) cancelled) f
     """
+    # Of the first :limit jobs that are blocked, those that wait for a job that is gone, or since before :before for a
+    # subjob, or without a timeout for a signal: how many, and the first.
+    LONG_WAITS = """
+        SELECT kind, count(*), min(id) FROM (
+            SELECT DISTINCT w.id::text AS id,
+                   CASE WHEN w.kind <> 'signal' AND j.id IS NULL THEN 'gone' ELSE w.kind END AS kind
+              FROM (SELECT w.*
+                      FROM (SELECT id, tenant FROM treadle.ready WHERE parked = 'wait' ORDER BY id LIMIT :limit) r
+                      JOIN treadle.waits w ON w.id = r.id AND w.tenant = r.tenant WHERE w.met = 0 LIMIT :waits) w
+              LEFT JOIN treadle.jobs j ON j.id = CASE WHEN w.kind <> 'signal' THEN w.what::uuid END
+             WHERE (w.kind <> 'signal' AND j.id IS NULL)
+                OR (w.kind <> 'parent' AND w.until IS NULL AND w.since < :before)) a
+         GROUP BY kind ORDER BY kind
+    """
     # The workers that have jobs leased of a type, or under a key of a limit: how many, and one or two of them.
     HOLDERS_OF_TYPE = f"""
         SELECT worker, count(*), min(l.id::text), max(l.id::text) FROM treadle.leases l

@@ -50,7 +50,8 @@ def worker_names(request: Request) -> dict[str, str]:
 
 def problems(request: Request) -> list[Problem]:
     def make() -> list[Problem]:
-        return all_problems(request.app.store, queues(request), workers(request), pauses(request))
+        found = queues(request), workers(request), pauses(request)
+        return all_problems(request.app.store, *found, request.app.redactor)
 
     return _cached(request, "problems", make, LIVE_SHARE)
 
