@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from treadle import Context, Treadle
+from treadle import Context, Limit, Rate, Treadle
 
 td = Treadle()
 
@@ -27,6 +27,21 @@ def noop_process(n: int) -> None:
 @td.job(concurrency=1)
 async def limited(n: int) -> None:
     """Never runs here: its limit of one lease is used up."""
+
+
+@td.job(limits=[Limit("rated", rate=Rate(100_000, burst=100_000))])
+async def rated(n: int) -> None:
+    """The rate stops no job: what it costs is the count."""
+
+
+@td.job
+async def stepper(ctx: Context, steps: int) -> None:
+    """Stores steps, one after the other."""
+    for n in range(steps):
+        await ctx.astep(f"step {n}", _nothing)
+
+
+async def _nothing() -> None: ...
 
 
 @td.job

@@ -14,6 +14,7 @@ from rich.console import Console
 from bench import (
     backlog,
     ceiling,
+    claims,
     control,
     dashboard,
     drain,
@@ -43,6 +44,7 @@ SECTIONS = (
     "backlog",
     "snapshot",
     "control",
+    "claims",
     "durable",
     "prune",
     "dashboard",
@@ -121,6 +123,7 @@ def _measure(setting: Setting, names: tuple[str, ...], profiled: bool) -> tuple[
         "idle": lambda: idle.measure(setting),
         "backlog": lambda: backlog.measure(setting),
         "control": lambda: control.measure(setting),
+        "claims": lambda: claims.measure(setting),
         "durable": lambda: durable.measure(setting),
         "prune": lambda: prune.measure(setting),
         "dashboard": lambda: dashboard.measure(setting),

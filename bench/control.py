@@ -7,8 +7,9 @@ Types: a worker process drains them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import islice
 
 from bench import work_types
 from bench.database import BenchDatabase
@@ -106,7 +107,12 @@ def fill(app: Treadle, database: BenchDatabase, n: int, kind: Callable[[int], tu
         NewJob(id=new_id(), type=type, tenant=tenant, payload=f'{{"n":{i}}}')
         for i, (type, tenant) in enumerate(map(kind, range(n)))
     ]
-    for some in range(0, n, 1_000):
-        app.store.insert(jobs[some : some + 1_000])
-    database.tidy()
+    insert(app, database, jobs)
     return [job.id for job in jobs]
+
+
+def insert(app: Treadle, database: BenchDatabase, jobs: Iterable[NewJob]) -> None:
+    left = iter(jobs)
+    while some := list(islice(left, 1_000)):
+        app.store.insert(some)
+    database.tidy()

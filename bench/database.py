@@ -62,6 +62,10 @@ class BenchDatabase(ABC):
         """Transactions so far, and sessions of treadle now, if there is a server that counts them."""
         return None
 
+    def cpu(self) -> float:
+        """Seconds of CPU that the sessions of a server have used so far; 0 if there is no server on this machine."""
+        return 0.0
+
     def _now(self) -> int:
         """Microseconds, by the clock that decides what is due."""
         return time.time_ns() // 1000

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from bench.control import PAIRS, fill
+from bench.control import PAIRS, fill, insert
 from bench.database import BenchDatabase
 from bench.measure import Sample, alternately
 from bench.pickup import GAPS
@@ -22,9 +22,11 @@ from treadle.outcome import COMPLETED
 from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest
 
+HANDLERS = 64
+
 
 def measure(setting: Setting) -> list[ReportRow]:
-    return [_step(setting), _fan_in(setting), *_signal(setting)]
+    return [_step(setting), _steps(setting), _fan_in(setting), *_signal(setting)]
 
 
 def _step(setting: Setting) -> ReportRow:
@@ -65,6 +67,38 @@ def _each(setting: Setting, app: Treadle, database: BenchDatabase, call: Callabl
     took = time.perf_counter() - began
     app.store.settle([(one, COMPLETED) for one in claimed])
     return took / n * 1000
+
+
+def _steps(setting: Setting) -> ReportRow:
+    """In a worker process. Those that are stored at the same time share commits."""
+    many, one = alternately(
+        setting,
+        {
+            f"steps of {HANDLERS} handlers": partial(_stored, setting, HANDLERS),
+            "steps of one handler": partial(_stored, setting, 1),
+        },
+        min(PAIRS, setting.sizes.pairs),
+    ).values()
+    what = f"steps of {HANDLERS} handlers at once"
+    return ReportRow.of("durable", "steps", what, "steps/s", many, ("one handler", one), Target(ratio=4))
+
+
+def _stored(setting: Setting, handlers: int) -> float:
+    """Steps per second, in a new database."""
+    steps, database = setting.sizes.pickups, setting.backend.new("steps")
+    app = Treadle(database.url)
+    try:
+        insert(
+            app,
+            database,
+            (NewJob(id=new_id(), type="stepper", payload=f'{{"steps":{steps}}}') for _ in range(handlers)),
+        )
+        with working(database, 1, handlers) as workers:
+            wait_for(workers, lambda: -database.left(), 0, every=0.1)
+        return steps * database.rate()
+    finally:
+        app.close()
+        database.close()
 
 
 def _fan_in(setting: Setting) -> ReportRow:

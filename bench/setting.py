@@ -34,6 +34,8 @@ class Sizes(msgspec.Struct, frozen=True):
     """Jobs in each drain of a backlog scenario."""
     many: int
     few: int
+    keys: int
+    """Tenants, and pairs of queue and type, where there are very many."""
     churn: int
     """Jobs in a drain with an old snapshot, of which the last `tail` are judged."""
     tail: int
@@ -45,8 +47,8 @@ class Sizes(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, **{name: max(10, round(getattr(self, name) * share)) for name in names})
 
 
-FULL = Sizes(3, 15, 50_000, 20_000, 2_000, 50_000, 1.0, 250, 10.0, 25_000, 1_000_000, 100_000, 200_000, 20_000)
-QUICK = Sizes(1, 1, 4_000, 2_000, 100, 4_000, 0.3, 25, 1.5, 2_000, 20_000, 5_000, 10_000, 2_000)
+FULL = Sizes(3, 15, 50_000, 20_000, 2_000, 50_000, 1.0, 250, 10.0, 25_000, 1_000_000, 100_000, 10_000, 200_000, 20_000)
+QUICK = Sizes(1, 1, 4_000, 2_000, 100, 4_000, 0.3, 25, 1.5, 2_000, 20_000, 5_000, 100, 10_000, 2_000)
 
 
 class Setting(msgspec.Struct, frozen=True):

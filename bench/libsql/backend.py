@@ -21,7 +21,7 @@ class LibSQLBackend(Backend):
     """The server of a URL. It must have no jobs: there is no second database to measure in."""
 
     sections = frozenset({"round-trips"})
-    without = frozenset({"backlog", "dashboard"})
+    without = frozenset({"backlog", "claims", "dashboard"})
     notifies = False
     driver = "HTTP"
     safe = ("raw_round_trips", "server: SELECT 1, one by one", "round-trips")

@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 
 from bench.database import BenchDatabase, Jobs
+from bench.processes import cpu_seconds
 from treadle import Treadle
 from treadle.stores.postgres.url import read
 
@@ -108,6 +109,15 @@ class PostgresBenchDatabase(BenchDatabase):
         with apart:
             row = apart.execute(LOAD, {"name": own.dbname, "own": own.backend_pid}).fetchone()
         return (row[0], row[1]) if row else (0, 0)
+
+    def cpu(self) -> float:
+        sql = "SELECT pid FROM pg_stat_activity WHERE datname = %s"
+        pids = [pid for (pid,) in self.connection.execute(sql, (self.connection.info.dbname,)).fetchall()]
+        return sum(map(cpu_seconds, pids)) if self._is_here() else 0.0
+
+    def _is_here(self) -> bool:
+        """Whether the server runs on this machine, so that its process ids mean something here."""
+        return self.connection.info.hostaddr in ("", "127.0.0.1", "::1")
 
     def results(self) -> dict[str, int]:
         sql = "SELECT id::text, result::text::bigint FROM treadle.finished WHERE result IS NOT NULL"

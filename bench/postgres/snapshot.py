@@ -17,27 +17,34 @@ from bench.report import ReportRow, Target
 from bench.setting import Setting
 from treadle.stores.postgres.url import read
 
+RATED = Target(ratio=0.8)
+"""Each claim of such a type also deletes and inserts a row: the tokens that are left."""
+
 
 def measure(setting: Setting) -> list[ReportRow]:
+    return [_measure(setting, "noop", "jobs", Target(ratio=0.6)), _measure(setting, "rated", "rated jobs", RATED)]
+
+
+def _measure(setting: Setting, type: str, jobs: str, target: Target) -> ReportRow:
     """The rate of the last jobs of many, compared with the same without such a reader."""
-    n, tail = setting.sizes.churn, setting.sizes.tail
-    measured = alternately(
+    what = f"last {setting.sizes.tail:,} of {setting.sizes.churn:,} {jobs}"
+    without, with_reader = alternately(
         setting,
         {
-            f"the last {tail:,} of {n:,} jobs": lambda: at_the_end(setting, hold=False),
-            f"the last {tail:,} of {n:,} jobs, with an old snapshot": lambda: at_the_end(setting, hold=True),
+            f"the {what}": lambda: at_the_end(setting, type, hold=False),
+            f"the {what}, with an old snapshot": lambda: at_the_end(setting, type, hold=True),
         },
-    )
-    without, with_reader = measured.values()
-    what = f"last {tail:,} of {n:,} jobs, an old snapshot held"
-    return [ReportRow.of("snapshot", "snapshot", what, "jobs/s", with_reader, ("without", without), Target(ratio=0.6))]
+    ).values()
+    key = "snapshot" if type == "noop" else f"snapshot_{type}"
+    words = f"{what}, an old snapshot held"
+    return ReportRow.of("snapshot", key, words, "jobs/s", with_reader, ("without", without), target)
 
 
-def at_the_end(setting: Setting, *, hold: bool) -> float:
+def at_the_end(setting: Setting, type: str, *, hold: bool) -> float:
     """Jobs per second at the end of a long drain."""
     database = setting.backend.new("snapshot")
     try:
-        jobs = database.waiting(setting.sizes.churn)
+        jobs = database.waiting(setting.sizes.churn, type)
         with _held(database) if hold else contextlib.nullcontext():
             drain_in(setting, database, jobs)
         judged = max(setting.sizes.tail, 4 * setting.concurrency)  # the jobs of one batch are settled at one moment

@@ -31,7 +31,10 @@ class SQLiteBackend(Backend):
         self._directory = Path(tempfile.mkdtemp(prefix=".treadle-bench-", dir=parent))
 
     def new(self, name: str) -> SQLiteBenchDatabase:
-        return SQLiteBenchDatabase(self._directory / f"{name}.db")
+        path = self._directory / f"{name}.db"
+        if path.exists():
+            raise ValueError(f"{name!r} is in use: close it first, or choose another name")
+        return SQLiteBenchDatabase(path)
 
     def commits(self, seconds: float) -> float:
         """Writes of 4 KiB with fdatasync, per second."""

@@ -19,7 +19,7 @@ from treadle import Treadle
 SECTIONS = {
     "ceiling": {"commits", *(f"raw_{verb}{way}" for verb in ("insert", "move") for way in ("", "_text", "_many"))},
     "wakeups": {"wakeups_p99", "wakeups_rate"},
-    "snapshot": {"snapshot"},
+    "snapshot": {"snapshot", "snapshot_rated"},
 }
 
 

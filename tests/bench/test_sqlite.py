@@ -21,7 +21,8 @@ SECTIONS = {
     "idle": {"idle_cpu", "idle_memory"},
     "backlog": {f"backlog_{key}" for key in ("behind", "limited", "unknown", "future", "finished")},
     "control": {"limit_shared", "limit_key", "limit_rate_20", "limit_keys_200", "drain_types"},
-    "durable": {"step", "fan_in", "signal_call", "signal_return"},
+    "claims": {"pairs_some", "pairs_many", "full_keys", "fair", "pauses", "why"},
+    "durable": {"step", "steps", "fan_in", "signal_call", "signal_return"},
     "prune": {"prune_rate", "prune_cost"},
     "dashboard": {"watched"} | {f"page {path}" for path in PATHS},
 }
@@ -35,6 +36,7 @@ JUDGED = {
     "idle_cpu",
     *SECTIONS["backlog"],
     *SECTIONS["control"],
+    *SECTIONS["claims"],
     *SECTIONS["durable"],
     *SECTIONS["prune"],
     *SECTIONS["dashboard"],
