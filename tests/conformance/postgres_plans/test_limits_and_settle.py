@@ -15,6 +15,13 @@ from treadle.stores.postgres.connection import Transaction
 KEY_USES = Transaction.sql.KEY_USES.format(keys=Transaction.sql.KEYS, unit=Transaction.sql.UNIT)
 SOME_KEYS = [("api", f"key-{ENDED + 1 + n}") for n in range(BATCH)]
 
+ONE_KEY = """
+    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
+    SELECT 'one', '', id, lease, tenant FROM treadle.leases;
+    UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192
+     WHERE oid IN ('treadle.leases'::regclass, 'treadle.lease_keys'::regclass)
+"""
+
 
 def waiting(explain, n=BATCH):
     rows = explain.connection.execute("SELECT id::text FROM treadle.ready ORDER BY id LIMIT %s", [n]).fetchall()
@@ -31,6 +38,14 @@ def test_a_limited_type_is_counted_in_the_leases_only(explain):
 
 def test_the_use_of_keys_is_found_by_key(explain):
     check(explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps(SOME_KEYS)}))
+
+
+def test_the_leases_of_one_key_are_each_found_by_their_job(explain):
+    """Also when vacuum has just found the tables empty, but for rows that an old snapshot keeps."""
+    explain.connection.execute(ONE_KEY)
+    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("one", "")])})
+
+    assert plan.rows <= 3 * RUNNING, plan
 
 
 def test_candidates_are_locked_leased_and_parked_by_their_ids(explain):

@@ -43,7 +43,8 @@ class Control:
             ON CONFLICT (name, key) DO UPDATE SET at = l.at + 1
     """
     # How much of each key is used: jobs that run, its bucket, tokens given back since, and until when it is held back.
-    # A stuck lease is not counted.
+    # A stuck lease is not counted. Each lease is looked up by its job: a join may read all of them for each of them, if
+    # the planner believes that there are none.
     _BUCKET = """FROM treadle.buckets b WHERE b.name = e.name AND b.key = e.key AND b.full_at IS NOT NULL
                   ORDER BY b.seq DESC LIMIT 1"""
     KEY_USES = f"""
@@ -51,8 +52,9 @@ class Control:
                CASE WHEN substr(e.name, 1, 5) = 'type:'
                     THEN (SELECT count(*) FROM treadle.leases l WHERE l.type = substr(e.name, 6) AND NOT {STUCK})
                     ELSE (SELECT count(*) FROM treadle.lease_keys k
-                            JOIN treadle.leases l ON l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease
-                           WHERE k.name = e.name AND k.key = e.key AND NOT {STUCK}) END,
+                           WHERE k.name = e.name AND k.key = e.key
+                             AND (SELECT NOT {STUCK} FROM treadle.leases l
+                                   WHERE l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease)) END,
                (SELECT full_at {_BUCKET}),
                (SELECT count(*) FROM treadle.buckets r
                  WHERE r.name = e.name AND r.key = e.key AND r.full_at IS NULL AND r.seq > (SELECT seq {_BUCKET})),
