@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -17,7 +17,8 @@ import msgspec
 from treadle.errors import StoreBusy
 from treadle.pauses import Target
 from treadle.stores.base import Store
-from treadle.stores.copying import FIRST, OF_ALL, OF_JOBS, OF_TENANTS, CannotCopy, Place, Row, Tables, checksum, chunks
+from treadle.stores.copy_access import OF_ALL, OF_JOBS, OF_TENANTS, CannotCopy
+from treadle.stores.copying import FIRST, Checksum, Place, Row, Tables, checksum, chunks
 from treadle.stores.shared.moved import COMPLETE, FILLED, MOVED, QUIETED
 from treadle.stores.shared.store import SQLStore
 from treadle.units import plural
@@ -164,8 +165,8 @@ class Copy:
         rows = self._compare(has_all=moved)
         self._refuse_claims(given)
         if self._tenant is None:
-            here, at = self.source.url, self._store.now()
-            self._patiently(lambda: self.target.end_filling(here, at), time.monotonic() + PATIENCE)
+            source, at = self.source.url, self._store.now()
+            self._patiently(lambda: self.target.end_filling(source, at), time.monotonic() + PATIENCE)
         return CopyReport(jobs=rows["jobs"], written=self._written, rows=rows, moved=moved)
 
     def _refuse_claims(self, given: int) -> None:
@@ -213,14 +214,17 @@ class Copy:
         counts = dict.fromkeys((*OF_JOBS, *self._others), 0)
         for part in (part for _, ids in self._chunks("comparing") for part in self.source.parts(ids)):
             here, there = self.source.rows_of(part), self.target.rows_of(part)
-            if not all(self._is_same(table, here[table], there[table]) for table in OF_JOBS):
-                there = self._copy_again(part, here, there)
+            if self._differing(here, there) and (table := self._differing(here, self._copy_again(part, here, there))):
+                raise self._has_changed(table)
             if not has_all:
                 self._refuse_nowhere(here)
             for table in OF_JOBS:
-                counts[table] += self._same(table, here[table], there[table])
+                counts[table] += len(here[table])
         for table in self._others:
-            counts[table] = self._same(table, self.source.all_rows(table), self.target.all_rows(table))
+            ours, theirs = self._checksums(table, self.source.all_rows(table), self.target.all_rows(table))
+            if ours != theirs:
+                raise self._has_changed(table)
+            counts[table] = ours.rows
         return counts
 
     def _refuse_nowhere(self, here: Rows) -> None:
@@ -238,15 +242,18 @@ class Copy:
         self.target.replace(places, rows, places)
         return self.target.rows_of(ids)
 
-    def _same(self, table: str, here: Sequence[Row], there: Sequence[Row]) -> int:
-        if not self._is_same(table, here, there):
-            way_out = "it has changed in the meantime: stop its programs, or use --cutover, and run this again"
-            raise CannotCopy(f"the table {table} differs between {self.source.url} and {self.target.url}; {way_out}")
-        return len(here)
+    def _differing(self, here: Rows, there: Rows) -> str | None:
+        """A table whose rows of some jobs are not the same."""
+        sums = {table: self._checksums(table, here[table], there[table]) for table in OF_JOBS}
+        return next((table for table, (ours, theirs) in sums.items() if ours != theirs), None)
 
-    def _is_same(self, table: str, here: Sequence[Row], there: Sequence[Row]) -> bool:
+    def _checksums(self, table: str, *sides: Iterable[Row]) -> list[Checksum]:
         columns = self.source.columns[table].keys() & self.target.columns[table].keys()
-        return len(here) == len(there) and checksum(here, columns) == checksum(there, columns)
+        return [checksum(rows, columns) for rows in sides]
+
+    def _has_changed(self, table: str) -> CannotCopy:
+        way_out = "it has changed in the meantime: stop its programs, or use --cutover, and run this again"
+        return CannotCopy(f"the table {table} differs between {self.source.url} and {self.target.url}; {way_out}")
 
 
 def _are(jobs: int) -> str:

@@ -1,10 +1,7 @@
-"""Copying a database: the rows of jobs, chunk by chunk, the other tables as a whole, and a source that is closed.
+"""Copying a database: the rows of jobs, chunk by chunk, and the other tables as a whole.
 
 Rows travel as dicts by column, so that databases whose tables differ a little can exchange them. A chunk is written by
 one transaction, which first deletes what an earlier copy has of these jobs. So it can be repeated at any time.
-
-Nobody else may change the target: programs that use it already, and SQL. Triggers refuse that while the note that it is
-being filled is positive. A transaction of the copy makes it negative, which no other one sees, and positive again.
 """
 
 from __future__ import annotations
@@ -17,26 +14,12 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from treadle.codec import as_json
-from treadle.errors import TreadleError
-from treadle.stores.error_codes import HAS_MOVED, IS_FILLED
-from treadle.stores.shared import moved
+from treadle.stores.copy_access import OF_ALL, OF_JOBS, OF_TENANTS, CopyAccess
 from treadle.stores.shared.stats import tally
-from treadle.stores.shared.store import SQLStore
-from treadle.stores.statements.parts import THESE
+from treadle.stores.statements.parts import MOST, THESE
 from treadle.stores.transaction import Transaction
 
-OF_JOBS = ("jobs", "ready", "finished", "attempts", "steps", "waits", "logs")
-"""Tables that have rows of a job, by its id."""
-OF_TENANTS = ("dedupe", "signals", "arrivals", "batches", "batch_counts", "schedules", "fired", "pauses", "usage")
-"""Tables that are copied as a whole, or the part of one tenant."""
-OF_ALL = ("types", "limits", "openings", "buckets", "backlog", "audit", "tokens", "requests")
-"""Tables that are copied as a whole, and only then."""
 USAGE_KEY = ("minute", "type", "queue", "tenant")
-CLOSED = (*OF_JOBS, *OF_TENANTS, *OF_ALL, "leases")
-CHANGES = ("INSERT", "UPDATE", "DELETE")
-BEING_FILLED = (
-    f"EXISTS (SELECT 1 FROM treadle.meta WHERE substr(key, 1, {len(moved.FILLED)}) = '{moved.FILLED}' AND value > 0)"
-)
 CHUNK = 500
 """Jobs in a transaction: on SQLite it takes less than 50 ms."""
 ROWS = 2000
@@ -47,10 +30,6 @@ FIRST = "00000000-0000-0000-0000-000000000000"
 
 Row = Mapping[str, Any]
 T = TypeVar("T")
-
-
-class CannotCopy(TreadleError):
-    """A copy that cannot begin, go on or be finished. The message says why, and what to do."""
 
 
 class Ended(NamedTuple):
@@ -75,33 +54,8 @@ class Place(NamedTuple):
         return self.ended.status if self.ended else "blocked" if self.is_blocked else "pending"
 
 
-class Tables:
+class Tables(CopyAccess):
     """The tables of one database."""
-
-    def __init__(self, store: SQLStore[Any], tenant: str | None = None) -> None:
-        self.store, self.tenant = store, tenant
-        self.url = store.where if "://" in store.where else f"sqlite:///{store.where}"
-        """Without a password, so that anybody may see it."""
-        self._note: str | None = None
-        """What says that we fill this database."""
-
-    def read(self, steps: Any, *args: Any) -> Any:
-        return self.store.database.read("other", steps, *args)
-
-    def write(self, steps: Any, *args: Any) -> Any:
-        return self.store.database.write("other", steps, *args)
-
-    def _fill(self, steps: Any, *args: Any) -> None:
-        """Write what others may not write."""
-
-        def all_steps(tx: Transaction) -> None:
-            if self._note and not tx.execute(tx.sql.NEGATE_META, {"key": self._note}).rowcount:
-                raise CannotCopy(f"another copy has completed {self.url} in the meantime; it can be used")
-            steps(tx, *args)
-            if self._note:
-                tx.execute(tx.sql.NEGATE_META, {"key": self._note})
-
-        self.write(all_steps)
 
     @cached_property
     def _all_columns(self) -> dict[str, dict[str, str]]:
@@ -198,29 +152,45 @@ class Tables:
             came = [(place.status, place.type, place.queue, 1) for place in places.values()]
             tally(tx, [*came, *((place.status, place.type, place.queue, -1) for place in gone.values())])
 
-        self._fill(steps)
+        self.fill(steps)
 
     # Other tables
 
-    def all_rows(self, table: str) -> list[Row]:
-        where = "" if self.tenant is None else "WHERE tenant = CAST(:tenant AS text)"
+    def all_rows(self, table: str) -> Iterator[Row]:
+        """The rows of a table, of all tenants or of one. Its usage may not fit into memory."""
+        if table == "usage":
+            return self._usage()
         order = "ORDER BY seq" if "seq" in self._all_columns[table] else ""
-        rows: list[Row] = self.read(lambda tx: self._select(tx, table, f"{where} {order}", {"tenant": self.tenant}))
-        return _added_up(rows) if table == "usage" else rows
+        return iter(self.read(self._select, table, f"WHERE {self._of_tenant} {order}", {"tenant": self.tenant}))
 
-    def replace_all(self, table: str, rows: Sequence[Row]) -> None:
+    @property
+    def _of_tenant(self) -> str:
+        return "true" if self.tenant is None else "tenant = CAST(:tenant AS text)"
+
+    def _usage(self) -> Iterator[Row]:
+        """Some minutes after the others, each as a whole: its rows are added up."""
+        after, upto = -1, 0
+        while upto < MOST:
+            given = {"tenant": self.tenant, "after": after, "rows": ROWS}
+            which = f"{self._of_tenant} AND minute > CAST(:after AS bigint)"
+            sql = f"SELECT minute FROM treadle.usage WHERE {which} ORDER BY minute LIMIT 1 OFFSET :rows"
+            upto = next((row[0] for row in self._execute(sql, given)), MOST)
+            yield from _added_up(self.read(self._select, "usage", f"WHERE {which} AND minute <= {upto}", given))
+            after = upto
+
+    def replace_all(self, table: str, rows: Iterable[Row]) -> None:
         """Put these rows in place of those that the table has, of all tenants or of one, in chunks. The first commit is
         the one that deletes: a few rows, such as the pause of a tenant, are always there."""
-        where = "" if self.tenant is None else "WHERE tenant = CAST(:tenant AS text)"
-        delete = f"DELETE FROM treadle.{table} {where}"
+        delete = f"DELETE FROM treadle.{table} WHERE {self._of_tenant}"
 
-        def steps(tx: Transaction, is_first: bool, part: Sequence[Row]) -> None:
-            if is_first:
-                tx.execute(tx.sql.translate(delete), {"tenant": self.tenant})
+        def replace_first(tx: Transaction, part: Sequence[Row]) -> None:
+            tx.execute(tx.sql.translate(delete), {"tenant": self.tenant})
             self._insert(tx, table, part)
 
-        for i, part in enumerate(in_parts(rows, _size, ROWS) if rows else [[]]):
-            self._fill(steps, i == 0, part)
+        parts = in_parts(rows, _size, ROWS)
+        self.fill(replace_first, next(parts, []))
+        for part in parts:
+            self.fill(self._insert, table, part)
 
     # The number of leases, and notes
 
@@ -240,77 +210,6 @@ class Tables:
     def count(self) -> int:
         """How many jobs there are, of all tenants."""
         return int(self.read(lambda tx: tx.value(tx.sql.COUNT_JOBS)))
-
-    # Notes
-
-    def notes(self, *kinds: str) -> list[str]:
-        return list(self.read(moved.notes, *kinds))
-
-    def note(self, key: str, at: int) -> None:
-        self.write(moved.note, key, at)
-
-    def drop_notes(self, kind: str) -> None:
-        self.write(moved.drop_notes, kind)
-
-    def start_filling(self, source: str, at: int) -> None:
-        """From this commit on, nobody else changes or opens the database, until it is complete."""
-        self._note = f"{moved.FILLED}{source}"
-
-        def steps(tx: Transaction) -> None:
-            is_new = self._note not in moved.notes(tx)
-            for each in tx.sql.forbid("filled", CLOSED, CHANGES, f"{IS_FILLED}{source}", BEING_FILLED):
-                tx.execute(each)
-            moved.note(tx, self._note, at)
-            moved.drop_notes(tx, moved.COMPLETE)
-            if is_new and tx.execute(tx.sql.translate("SELECT 1 FROM treadle.jobs LIMIT 1")).fetchall():
-                raise CannotCopy(f"{self.url} has jobs already; name a database without jobs")
-
-        self.write(steps)
-
-    def end_filling(self, source: str, at: int) -> None:
-        """Let everybody use the database, which is complete."""
-
-        def steps(tx: Transaction) -> None:
-            for each in tx.sql.allow("filled", CLOSED):
-                tx.execute(each)
-            moved.drop_notes(tx, moved.FILLED)
-            moved.note(tx, f"{moved.COMPLETE}{source}", at)
-
-        self.write(steps)
-
-    def close_claims(self, place: str) -> None:
-        """From this commit on, nothing is claimed."""
-
-        def steps(tx: Transaction) -> None:
-            for each in tx.sql.allow("moved", ("leases",)):  # a copy to another place may have been killed
-                tx.execute(each)
-            self._forbid(tx, ("leases",), ("INSERT",), place)
-
-        self.write(steps)
-
-    def close(self, place: str, at: int) -> None:
-        """From this commit on, nothing changes here, and whoever opens the database learns where its jobs are."""
-
-        def steps(tx: Transaction) -> None:
-            self._forbid(tx, CLOSED, CHANGES, place)
-            moved.note(tx, f"{moved.MOVED}{place}", at)
-
-        self.write(steps)
-
-    @staticmethod
-    def _forbid(tx: Transaction, tables: Sequence[str], changes: Sequence[str], place: str) -> None:
-        for each in tx.sql.forbid("moved", tables, changes, f"{HAS_MOVED}{place}", "true"):
-            tx.execute(each)
-
-    def reopen(self) -> None:
-        """Undo `close` and `close_claims`."""
-
-        def steps(tx: Transaction) -> None:
-            for each in tx.sql.allow("moved", CLOSED):
-                tx.execute(each)
-            moved.drop_notes(tx, moved.MOVED)
-
-        self.write(steps)
 
     # Rows
 
@@ -364,10 +263,20 @@ def _added_up(usage: Sequence[Row]) -> list[Row]:
     return list(sums.values())
 
 
-def checksum(rows: Sequence[Row], columns: Collection[str]) -> str:
-    """The same for the same rows in any order, whatever database they are from."""
-    lines = sorted(msgspec.json.encode([row[name] for name in sorted(columns)]) for row in rows)
-    return hashlib.sha256(b"\n".join(lines)).hexdigest()
+class Checksum(NamedTuple):
+    rows: int
+    sum: int
+
+
+def checksum(rows: Iterable[Row], columns: Collection[str]) -> Checksum:
+    """The number of rows and the sum of their hashes: the same for the same rows in any order, from any database."""
+    count = total = 0
+    names = sorted(columns)
+    for row in rows:
+        line = msgspec.json.encode([row[name] for name in names])
+        count += 1
+        total += int.from_bytes(hashlib.sha256(line).digest(), "big")
+    return Checksum(count, total)
 
 
 def chunks(tables: Tables, size: int = CHUNK) -> Iterator[tuple[str, list[str]]]:

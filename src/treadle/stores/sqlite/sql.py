@@ -287,7 +287,7 @@ class SQLiteStatements(Statements):
         text = text.replace("'", "''")
         return [
             f"CREATE TRIGGER IF NOT EXISTS treadle_{name}_{table}_{change} BEFORE {change} ON treadle_{table}"
-            f" WHEN {from_postgres(when)} BEGIN SELECT RAISE(ABORT, '{text}'); END"
+            f" WHEN {when} BEGIN SELECT RAISE(ABORT, '{text}'); END"
             for table, change in product(tables, changes)
         ]
 
