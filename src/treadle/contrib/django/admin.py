@@ -16,6 +16,7 @@ from django.utils.html import format_html
 from treadle import views
 from treadle.contrib.django.app import conf, project_app
 from treadle.contrib.django.models import Job
+from treadle.ids import is_id
 
 
 class JobAdmin(admin.ModelAdmin):
@@ -24,6 +25,9 @@ class JobAdmin(admin.ModelAdmin):
     search_fields = ("=id", "type", "=subject", "=tenant")
     show_full_result_count = False  # there may be millions
     list_per_page = 50
+
+    def get_object(self, request: Any, object_id: str, from_field: Any = None) -> Any:
+        return super().get_object(request, object_id, from_field) if is_id(object_id) else None
 
     @admin.display(description="error")
     def error_line(self, job: Job) -> str:

@@ -191,6 +191,11 @@ class Pages(TestCase):
         self.assertEqual(403, self.client.get("/admin/treadle/job/add/").status_code)
         self.assertContains(self.client.get("/admin/treadle/job/?status=pending&q=label"), job.id)
 
+    def test_the_admin_does_not_find_what_is_no_id(self):
+        self.log_in("view_job")
+        for id in ("nonsense", "00000000-0000-0000-0000-000000000000"):
+            self.assertRedirects(self.client.get(f"/admin/treadle/job/{id}/change/"), "/admin/")
+
     def test_the_admin_shows_a_job_without_its_secrets(self):
         failed = tasks.sign_in.enqueue("ada", password="open-sesame")
         drain(raising=False)
