@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -67,6 +67,23 @@ MOST_AHEAD = 10_000
 """Jobs ahead are counted up to here."""
 
 
+MOST_TENANTS = 1_000
+"""... and so are tenants."""
+
+
+class Turns(NamedTuple):
+    """How tenants take turns with the one of a job."""
+
+    tenants: int
+    """How many have due jobs, up to MOST_TENANTS + 1."""
+    before: int
+    """How many jobs of its own tenant come before it."""
+    last: str | None = None
+    """The tenant that was served last, if its job still runs."""
+    next: str | None = None
+    """Whose turn it is after that one."""
+
+
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that the answer depends on, at one moment of the database."""
 
@@ -87,8 +104,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The job that holds its dedupe key, and has to end first."""
     ahead: int = 0
     """How many due jobs come first, up to MOST_AHEAD + 1."""
-    turns: tuple[int, int] | None = None
-    """If tenants of its type take turns: how many of them, and how many jobs of its own tenant come before it."""
+    turns: Turns | None = None
+    """If tenants of its type take turns."""
     cancelled: bool = False
     deadline: int | None = None
     stuck: bool = False
@@ -340,12 +357,17 @@ def _then(facts: JobFacts, moment: int) -> str:
 
 
 def _turns(facts: JobFacts) -> Iterator[Reason]:
-    tenants, before = facts.turns or (0, 0)
-    if tenants > 1 or before:
-        own = f"{before:,} of its own jobs come first" if before != 1 else "1 of its own jobs comes first"
-        who = f"the tenants of type {facts.job.type!r} take turns: {plural(tenants, 'tenant')} with due jobs"
+    turns = facts.turns or Turns(0, 0)
+    if turns.tenants > 1 or turns.before:
+        own = f"{turns.before:,} of its own jobs come first" if turns.before != 1 else "1 of its own jobs comes first"
+        more = turns.tenants > MOST_TENANTS
+        tenants = f"more than {MOST_TENANTS:,} tenants" if more else plural(turns.tenants, "tenant")
+        text = f"the tenants of type {facts.job.type!r} take turns: {tenants} with due jobs, and {own}"
+        if turns.next is not None:
+            text += f"; tenant {turns.last!r} was served last, and the next turn is that of {turns.next!r}"
         way_out = "wait for its turn, start more workers, or give this job a higher priority"
-        yield Reason(ReasonCode.TURNS, f"{who}, and {own}", way_out, {"tenants": tenants, "before": before})
+        data = {"tenants": min(turns.tenants, MOST_TENANTS), "more": more, "before": turns.before}
+        yield Reason(ReasonCode.TURNS, text, way_out, data | {"last": turns.last, "next": turns.next})
 
 
 def _jobs_ahead(ahead: int) -> Reason:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conformance.fairness.helpers import put_fair
-from tests.conformance.helpers import MINUTE, enlist, put
-from treadle.diagnosis import explain, for_tenant
+from tests.conformance.helpers import MINUTE, enlist, new_job, put, take
+from treadle.diagnosis import MOST_TENANTS, Turns, explain, for_tenant
 from treadle.reasons import ReasonCode
 
 
@@ -43,7 +45,7 @@ def test_a_fair_job_knows_who_takes_turns_with_it(fair, clock):
 
     facts = fair.job_facts(job)
 
-    assert ((3, 4), 3) == (facts.turns, facts.ahead)
+    assert (Turns(3, 4), 3) == (facts.turns, facts.ahead)
     assert fair.job_facts(put(fair, "plain").id).turns is None
 
 
@@ -53,13 +55,39 @@ def test_why_says_who_takes_turns(fair):
         [job] = put_fair(fair, tenant)
     [reason] = explain(fair.job_facts(job)).reasons
 
-    assert (ReasonCode.TURNS, {"tenants": 2, "before": 1}) == (reason.code, reason.data)
+    data = {"tenants": 2, "more": False, "before": 1, "last": None, "next": None}
+    assert (ReasonCode.TURNS, data) == (reason.code, reason.data)
     assert (
         "the tenants of type 'fair' take turns: 2 tenants with due jobs, and 1 of its own jobs comes first"
         == reason.text
     )
     [later] = put_fair(fair, "a", delay=MINUTE)
     assert [ReasonCode.NOT_DUE] == [reason.code for reason in explain(fair.job_facts(later)).reasons]
+
+
+@pytest.mark.parametrize(("last", "next"), [("a", "b"), ("b", "d"), ("c", "d"), ("d", "a")])
+def test_why_says_whose_turn_is_next(fair, last, next):
+    enlist(fair, types=("fair",))
+    put_fair(fair, last)
+    take(fair, 1)
+    for tenant in "abd":
+        ids = put_fair(fair, tenant, 2)
+
+    [reason] = explain(fair.job_facts(ids[1])).reasons
+
+    assert reason.text.endswith(f"; tenant {last!r} was served last, and the next turn is that of {next!r}")
+    assert (last, next) == (reason.data["last"], reason.data["next"])
+
+
+def test_very_many_tenants_are_not_all_counted(fair):
+    enlist(fair, types=("fair",))
+    first, *_ = fair.insert([new_job("fair", tenant=f"t{n:05}", fair="tenant") for n in range(MOST_TENANTS)])
+    [job] = put_fair(fair, "z")
+    [reason] = explain(fair.job_facts(job)).reasons
+    assert "take turns: more than 1,000 tenants with due jobs" in reason.text
+    fair.cancel(first.id)
+    [reason] = explain(fair.job_facts(job)).reasons
+    assert "take turns: 1,000 tenants with due jobs" in reason.text
 
 
 def test_nothing_is_in_the_way_of_the_only_job(fair):

@@ -10,7 +10,7 @@ import msgspec
 
 from treadle import clock, codec
 from treadle.dedupe import PLAIN, read_rule
-from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
+from treadle.diagnosis import MOST_AHEAD, MOST_TENANTS, JobFacts, Turns, alive, handles, serves
 from treadle.errors import JobNotFound
 from treadle.ids import is_id
 from treadle.job import Attempt, Job, Progress, Status
@@ -22,7 +22,7 @@ from treadle.stores.limiting import LimitedClaim, load
 from treadle.stores.shared.limits import without_place
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
-from treadle.stores.turns import AFTER_ALL, MOST_TENANTS
+from treadle.stores.turns import AFTER_ALL
 from treadle.wait_diagnosis import MOST_WAITS, VERY_LONG, Held, LongWait, WaitGroup
 
 # The columns of JOB: those of the job, and those of the three tables of which one has it.
@@ -202,11 +202,16 @@ def _with_holders(tx: Transaction, limit: FullLimit) -> FullLimit:
     return msgspec.structs.replace(limit, holders={row[0]: row[1] for row in rows}, jobs=tuple(some[:MOST_SHOWN]))
 
 
-def _turns(tx: Transaction, job: Job) -> tuple[int, int] | None:
+def _turns(tx: Transaction, job: Job) -> Turns | None:
     row = {name: getattr(job, name) for name in ("id", "queue", "type", "priority", "tenant")}
-    bounds = {"last": AFTER_ALL, "tenants": MOST_TENANTS, "limit": MOST_AHEAD + 1}
-    found = tx.execute(tx.sql.TURNS, {**row, **bounds, "run_at": clock.from_datetime(job.run_at)}).fetchone()
-    return None if found is None else (found[0], found[1])
+    found = tx.execute(tx.sql.LAST_TURN, row).fetchone()
+    if found is None:
+        return None
+    [last] = found
+    bounds = {"last": AFTER_ALL if last is None else last, "tenants": MOST_TENANTS + 2, "limit": MOST_AHEAD + 1}
+    turns = tx.execute(tx.sql.TURNS, {**row, **bounds, "run_at": clock.from_datetime(job.run_at)}).fetchone()
+    tenants, before, next = turns
+    return Turns(min(tenants, MOST_TENANTS + 1), before, last, None if last is None else next)
 
 
 def _ahead(

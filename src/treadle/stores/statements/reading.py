@@ -201,11 +201,17 @@ class Reading:
             WHERE queue = :queue AND type = :type AND priority = :priority AND parked = 'fair' LIMIT :limit) a
          WHERE (run_at, id) < (:run_at, CAST(:id AS uuid))
     """
-    # If a job waits by turns: how many tenants take turns with it, and how many jobs of its own come before it.
+    # If a job waits by turns: the tenant of the job of its queue and type that was started last, if one runs.
+    LAST_TURN = """
+        SELECT (SELECT l.tenant FROM treadle.leases l WHERE l.queue = :queue AND l.type = :type
+                 ORDER BY l.lease DESC LIMIT 1)
+          FROM treadle.ready WHERE id = CAST(:id AS uuid) AND parked = 'fair'
+    """
+    # How many tenants take turns with it, how many jobs of its own come before it, and whose turn is next after :last.
     TURNS = f"""
         WITH RECURSIVE {WALK}
         SELECT (SELECT count(*) FROM turn), (SELECT count(*) FROM (SELECT 1 FROM treadle.ready r
             WHERE {OF_RANGE} AND r.tenant = :tenant AND r.parked = 'fair'
-              AND (r.run_at, r.id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a)
-         WHERE EXISTS (SELECT 1 FROM treadle.ready WHERE id = CAST(:id AS uuid) AND parked = 'fair')
+              AND (r.run_at, r.id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a),
+               (SELECT tenant FROM turn ORDER BY n LIMIT 1)
     """
