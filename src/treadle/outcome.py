@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback as tracebacks
 from enum import Enum, StrEnum
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -86,9 +86,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def _checked_delay(option: str, delay: Duration) -> float:
-    if not 0 <= (seconds := in_seconds(delay)) <= LONGEST:
+    seconds: Any = in_seconds(delay)
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST:
         raise BadOption(option, delay, "a delay is 0 seconds or more, and finite")
-    return seconds
+    return float(seconds)
 
 
 class Snooze(Exception):

@@ -11,7 +11,7 @@ import pytest
 from tests import stores
 from tests.eventually import eventually
 from tests.worker.helpers import ended, working
-from treadle import Limit, Rate, RateLimited, Status, Treadle
+from treadle import Limit, Rate, RateLimited, Snooze, Status, Treadle
 from treadle.errors import BadOption, UnknownLimit
 from treadle.testing import ManualClock
 
@@ -192,3 +192,26 @@ def test_the_newest_declaration_of_a_live_worker_wins(td: Treadle, treadle_url: 
         eventually(lambda: in_force() == {5})
     for each in (old, newer, restarted):
         each.close()
+
+
+def test_a_limit_that_the_type_does_not_have_cannot_be_held_back(td: Treadle) -> None:
+    @td.job(limits=[Limit("mailer", concurrency=5)], max_attempts=1)
+    def held_back(limit: str) -> None:
+        raise RateLimited(30, limit=limit)
+
+    jobs = [td.enqueue("held_back", {"limit": limit}) for limit in ("mailr", "other", "mailer", "type:held_back")]
+
+    report = td.tick()
+
+    assert (report.failed, report.snoozed) == (2, 2)
+    typo, other = (ended(td, job).error for job in jobs[:2])
+    assert typo == "BadOption: limit='mailr': did you mean 'mailer'?"
+    assert other == "BadOption: limit='other': type 'held_back' has mailer"
+    [attempt] = td.attempts(jobs[0].id)
+    assert "raise RateLimited(30, limit=limit)" in (attempt.traceback or "")
+
+
+@pytest.mark.parametrize("error", [RateLimited, Snooze])
+def test_a_delay_that_is_no_number_is_refused(error: Any) -> None:
+    with pytest.raises(BadOption, match="='soon': a delay is 0 seconds or more"):
+        error("soon")

@@ -10,12 +10,15 @@ from typing import Any
 import msgspec
 
 from treadle.context import Context, Run, caller, current_run
-from treadle.errors import BadPayload, LeaseLost
+from treadle.error_text import hint
+from treadle.errors import BadOption, BadPayload, LeaseLost
+from treadle.limits import OF_TYPE
 from treadle.outcome import (
     COMPLETED,
     NOT_COMMITTED,
     Fail,
     Outcome,
+    RateLimited,
     Retry,
     StopReason,
     TimedOut,
@@ -153,8 +156,17 @@ def _raised(run: Run, job_type: JobType, error: BaseException) -> Outcome | None
         return run.suspension
     if isinstance(error, LeaseLost):
         return None
-    run.error = error
+    run.error = error = _checked(job_type, error)
     return decide(run.claimed, error, job_type.backoff)
+
+
+def _checked(job_type: JobType, error: BaseException) -> BaseException:
+    """What was raised. If it is to hold back a limit that the type does not have, it would hold back nothing."""
+    names = [f"{OF_TYPE}{job_type.name}", *(limit.name for limit in job_type.limits)]
+    if not isinstance(error, RateLimited) or not error.limit or error.limit in names:
+        return error
+    way_out = hint(error.limit, names, f"type {job_type.name!r} has {', '.join(names[1:]) or 'no limits'}")
+    return BadOption("limit", error.limit, way_out).with_traceback(error.__traceback__)
 
 
 def warn_of_late_error(run: Run, error: str) -> None:
