@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
-from treadle import clock
 from treadle.backfill import Backfill
 from treadle.codec import as_json
 from treadle.errors import BadCursor, BadOption, ScheduleNotFound, StoreUnusable
 from treadle.filters import Filter
 from treadle.function import AnyJob, JobFunction, ScheduleOptions, make_schedule
 from treadle.job import Job
+from treadle.pauses import checked_text, checked_until
+from treadle.pausing import who
 from treadle.results import twin
 from treadle.schedule import NewSchedule, Schedule
 from treadle.schedule_diagnosis import ScheduleWhy, explain_schedule, to_schedule
-from treadle.settings import checked_moment, checked_name
 from treadle.stores.user_connections import is_async, run_on_async
 
 if TYPE_CHECKING:
@@ -133,13 +133,20 @@ class Schedules:
         return make_schedule(name, kind, options, tenant)
 
     def pause(
-        self, name: str, *, reason: str = "", until: datetime | None = None, by: str = "", tenant: str = ""
+        self,
+        name: str,
+        *,
+        reason: str = "",
+        until: datetime | timedelta | None = None,
+        by: str | None = None,
+        tenant: str = "",
     ) -> Schedule:
-        """Fire none of its moments until it is resumed, or until a time. They are skipped, not missed. A deployment
-        does not end a pause. Raises ScheduleNotFound."""
-        end = None if until is None else clock.from_datetime(checked_moment("until", until))
-        reason, by = checked_name("reason", reason), checked_name("by", by)
-        return self._shown(self._app.store.pause_schedule(tenant, name, by, reason, end))
+        """Fire none of its moments until it is resumed, or `until`. They are skipped, not missed. A deployment does not
+        end a pause. `by`: who did it; default: the user of the operating system, and the host. Raises
+        ScheduleNotFound."""
+        end = None if until is None else checked_until(until, self._app.store.now())
+        row = self._app.store.pause_schedule(tenant, name, who(by), checked_text("reason", reason), end)
+        return self._shown(row)
 
     def resume(self, name: str, *, tenant: str = "") -> Schedule:
         """Fire again, from the next moment on. Raises ScheduleNotFound."""

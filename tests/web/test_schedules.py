@@ -69,6 +69,24 @@ def test_what_can_be_done_is_done_and_audited(td: Treadle, connect: Connect) -> 
     ]
 
 
+def test_a_page_pauses_a_schedule_for_some_time(td: Treadle, connect: Connect) -> None:
+    page = connect("manage")
+    asked = page.get("/schedule/confirm", params={"action": "pause", **DIGEST}).text
+    assert '<option value="4h">4 hours</option>' in asked
+    wanted = {"action": "pause", "reason": "invoice", **DIGEST}
+
+    refused = page.post("/schedule/act", data={**wanted, "for": "soon"})
+    assert (refused.status_code, "a duration such as 15m" in refused.text) == (400, True)
+    page.post("/schedule/act", data={**wanted, "for": "4h"})
+
+    paused = td.schedules.get("digest", tenant="acme")
+    assert paused is not None
+    assert paused.pause is not None
+    assert round(((paused.pause.until or paused.pause.at) - paused.pause.at).total_seconds()) == 4 * 3600
+    past = {"until": "2020-01-01T00:00:00Z"}
+    assert page.post("/api/schedule/pause", params=DIGEST, json=past).status_code == 400
+
+
 def test_a_backfill_is_an_operation_with_progress(td: Treadle, connect: Connect) -> None:
     api = connect("manage")
     day = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-04T00:00:00Z"}

@@ -10,7 +10,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.worker.helpers import working
-from treadle import Context, Registry, Treadle
+from treadle import Context, Registry, Treadle, clock
 from treadle.errors import BadArguments, BadOption, ScheduleNotFound, UnknownOption
 from treadle.testing import ManualClock
 
@@ -133,6 +133,15 @@ def test_schedules_at_run_time(timed: Treadle, treadle_clock: ManualClock) -> No
     assert why.code == "paused"
     assert why.text.startswith("did not fire at 2")
     assert why.text.endswith("paused by ann at " + paused.pause.at.strftime("%Y-%m-%d %H:%M:%S UTC") + ": invoice")
+
+    now = timed.store.now()
+    paused = timed.schedules.pause("digest:acme", tenant="acme", until=timedelta(hours=2))
+    assert paused.pause is not None
+    assert paused.pause.until == clock.moment(now + 7200 * clock.SECOND)
+    assert paused.pause.by == timed.pause(queue="mail").by  # the user of the operating system, and the host
+    for until in (clock.moment(now), timedelta(0), "tomorrow"):
+        with pytest.raises(BadOption, match="until="):
+            timed.schedules.pause("digest:acme", tenant="acme", until=until)  # type: ignore[arg-type]
 
     job = timed.schedules.run_now("digest:acme", tenant="acme")
     assert (job.tenant, job.schedule, job.payload) == ("acme", "digest:acme", {"to": "a"})

@@ -25,6 +25,7 @@ PAUSE = """Start no more jobs of a queue, a type or a tenant. What runs goes on;
 DRAIN = """Pause, and wait until nothing of it runs. The pause stays: end it with treadle queues resume.
 
 If --timeout passes first, the exit code is 124."""
+UNTIL = "When it ends by itself: 2h (from now), or 2026-11-01T08:30."
 
 
 @command("ls", help="List queues and types: what is due, what is for later, what runs, what is paused.")
@@ -68,8 +69,7 @@ def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pause_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    until = "When it ends by itself: 2h (from now), or 2026-11-01T08:30."
-    function = click.option("--until", type=moment_or_duration, metavar="TIME", help=until)(function)
+    function = click.option("--until", type=moment_or_duration, metavar="TIME", help=UNTIL)(function)
     function = click.option("--reason", default="", metavar="TEXT", help="Why, for the others.")(function)
     return target_options(function)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -18,6 +18,7 @@ from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration, group, moment, reveals, user
 from treadle.cli.errors import confirm
 from treadle.cli.output import clean, section
+from treadle.cli.queues import UNTIL, moment_or_duration
 from treadle.errors import ScheduleNotFound
 from treadle.schedule import Schedule
 from treadle.schedules import newest_jobs
@@ -76,7 +77,8 @@ def _state(schedule: Schedule) -> Text:
     if schedule.pause is not None:
         by = f" by {schedule.pause.by}" if schedule.pause.by else ""
         reason = f": {schedule.pause.reason}" if schedule.pause.reason else ""
-        parts.append((clean(f"paused{by}{reason}"), "yellow"))
+        until = "" if schedule.pause.until is None else f", until {units.format_utc(schedule.pause.until)}"
+        parts.append((clean(f"paused{by}{until}{reason}"), "yellow"))
     if schedule.orphaned:
         parts.append(("orphaned", "red"))
     return Text(" · ").join(Text(*part) for part in parts)
@@ -121,9 +123,9 @@ def _job(job: views.JobOut) -> str:
 @command("pause", help=PAUSE)
 @named
 @click.option("--reason", default="", help="Why; `show` and the dashboard show it.")
-@click.option("--until", type=moment, help="Resume by itself at this time, such as 2026-11-01T08:30.")
+@click.option("--until", type=moment_or_duration, metavar="TIME", help=UNTIL)
 @reveals
-def pause(shared: Shared, name: str, tenant: str, reason: str, until: datetime | None) -> None:
+def pause(shared: Shared, name: str, tenant: str, reason: str, until: datetime | timedelta | None) -> None:
     app = database(shared)
     found = app.schedules.pause(name, reason=reason, until=until, by=user(), tenant=tenant)
     _changed(shared, app, "pause_schedule", found, "is paused")

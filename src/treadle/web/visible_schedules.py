@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -70,7 +70,7 @@ class VisibleSchedules(OfCaller, frozen=True):
         """`action`: a method of `td.schedules` that changes one: pause, resume, run_now, delete."""
         return action(self._app.schedules, name, tenant=self._tenant(tenant), **options)
 
-    def pause(self, name: str, tenant: str | None, reason: str, until: datetime | None) -> Schedule:
+    def pause(self, name: str, tenant: str | None, reason: str, until: datetime | timedelta | None) -> Schedule:
         by = self.caller.name[:200]
         return self.change(Schedules.pause, name, tenant, reason=reason, until=until, by=by)
 

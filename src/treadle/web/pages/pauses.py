@@ -33,13 +33,17 @@ def _form(request: Request, kind: str, name: str, error: str, status: int = 200)
 def pause(request: Request) -> Response:
     kind, name = request.field("kind"), request.field("name")
     try:
-        if (seconds := parse_duration(length := request.field("for"))) is None and length:
-            raise BadOption("for", length, "a duration such as 15m or 1h; leave it out to pause until resumed")
-        until = None if seconds is None else timedelta(seconds=min(seconds, FOREVER))
-        pause_and_record(request, _target(kind, name), request.field("reason"), until)
+        pause_and_record(request, _target(kind, name), request.field("reason"), chosen_length(request))
     except TreadleError as error:
         return _form(request, kind, name, str(error), 400)
     return redirect(request.url("/workers"))
+
+
+def chosen_length(request: Request) -> timedelta | None:
+    """How long a pause lasts. None: until it is resumed."""
+    if (seconds := parse_duration(length := request.field("for"))) is None and length:
+        raise BadOption("for", length, "a duration such as 15m or 1h; leave it out to pause until resumed")
+    return None if seconds is None else timedelta(seconds=min(seconds, FOREVER))
 
 
 @post("/pauses/resume", "Resume it", scope="manage", page=True, for_tenants=False)

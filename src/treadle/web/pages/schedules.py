@@ -13,6 +13,7 @@ from treadle.web import formatting, highlight
 from treadle.web.api.bulk import start
 from treadle.web.api.schedules import schedule_out
 from treadle.web.pages.actions import chosen
+from treadle.web.pages.pauses import LENGTHS, chosen_length
 from treadle.web.render import may_manage, render
 from treadle.web.route import Request, Response, get, post, redirect
 
@@ -122,6 +123,7 @@ def _confirm_page(
         back=_address(request, one),
         error=error,
         given={name: request.field(name) for name in ("reason", "start", "end")},
+        lengths=LENGTHS,
     )
 
 
@@ -141,7 +143,10 @@ def _changed(request: Request, action: ScheduleAction, one: Schedule) -> Respons
         request.audit("run_schedule", name)
         return redirect(request.url(f"/jobs/{job.id}"))
     if action.key == "pause":
-        request.schedules.pause(name, tenant, request.field("reason")[:200], None)
+        try:
+            request.schedules.pause(name, tenant, request.field("reason"), chosen_length(request))
+        except BadOption as error:
+            return _confirm_page(request, action, one, status=400, error=str(error))
     else:
         request.schedules.change(Schedules.resume if action.key == "resume" else Schedules.delete, name, tenant)
     request.audit(f"{action.key}_schedule", name)
