@@ -37,9 +37,11 @@ def place(process_url: str, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def server(make_postgres: Callable[..., PostgresServer]) -> PostgresServer:
+def server(make_postgres: Callable[..., PostgresServer]) -> Iterator[PostgresServer]:
     """A PostgreSQL server to stop and to crash. Hosts of a test's network can reach it too."""
-    return make_postgres(everywhere=True)
+    server = make_postgres(everywhere=True)
+    yield server
+    assert "deadlock detected" not in server.log  # a crash loses its count of them
 
 
 @pytest.fixture(scope="session")

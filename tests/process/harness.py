@@ -22,6 +22,7 @@ from tests.eventually import eventually
 from tests.process import journal
 from tests.process.handlers import td
 from tests.process.run import OPTIONS
+from tests.servers.databases import deadlocks
 from tests.servers.namespaces import Host
 from treadle.stores import open_store
 
@@ -53,8 +54,9 @@ class Kill(NamedTuple):
 class Place:
     """A folder with a database, the handlers' journals, and the processes that use them."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, *, may_deadlock: bool = False) -> None:
         self.folder = folder
+        self.may_deadlock = may_deadlock
         self.url = url
         self.journals = folder / "journal"
         self.journals.mkdir()
@@ -70,13 +72,17 @@ class Place:
     def __enter__(self) -> Place:
         self._before = td.store
         td._use(self.store)
+        self._deadlocks = deadlocks(self.url) if self.is_postgres else 0
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.clean_up()
         td._use(self._before)
         if self.log.exists():  # pytest shows it if the test has failed
             print("what the processes said last:", *self.log.read_text().splitlines()[-LAST:], sep="\n")
+        if kind is None and self.is_postgres and not self.may_deadlock:
+            # A crash of the server sets the count to 0: its log has the rest, see the fixture `server`.
+            assert deadlocks(self.url) <= self._deadlocks
 
     @property
     def is_postgres(self) -> bool:

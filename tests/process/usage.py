@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tests.process.journal import Run
+from treadle import Rate
 
 LIMIT = 3
 
@@ -96,3 +97,15 @@ def full_spells(runs: Sequence[Run], kills: Mapping[int, int], limit: int) -> It
     for (at, live), (until, _) in pairwise(levels(runs, kills)):
         if live == limit:
             yield Spell(at, until)
+
+
+def missed_starts(starts: Sequence[int], troubles: Sequence[int], rate: Rate) -> float:
+    """The starts that a rate allowed and that did not happen: tokens that found the bucket full. Not those between a
+    fault and the next start. While jobs wait, there are none if each token is used before the bucket is full."""
+    tokens, missed = rate.burst - 1.0, 0.0
+    for last, at in pairwise(sorted(starts)):
+        tokens += rate.count * (at - last) / 1e9 / rate.per
+        if not any(last <= trouble <= at for trouble in troubles):
+            missed += max(0.0, tokens - rate.burst)
+        tokens = min(tokens, rate.burst) - 1
+    return missed

@@ -50,6 +50,20 @@ def drop_database(admin: str, name: str) -> None:
         connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
+def deadlocks(url: str) -> int:
+    """How many the server has counted in this database. A session reports its own at its end, at the latest."""
+    others = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+        f" AND pid <> pg_backend_pid() AND application_name <> '{RESETTING}'"
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        eventually(lambda: not connection.execute(others).fetchall())
+        [count] = connection.execute(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone() or (-1,)
+        return int(count)
+
+
 class Databases:
     """The databases of one run of the tests, on one server."""
 
