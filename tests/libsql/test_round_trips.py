@@ -9,14 +9,20 @@ import pytest
 
 from tests.conformance.helpers import enlist, new_job, put_many, take
 from tests.conformance.keyed_jobs import DEBOUNCE, REJECT, REPLACE, THROTTLE, call
-from treadle import Treadle
+from treadle import Limit, Rate, Treadle
+from treadle.batch import NewBatch, member
 from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.errors import KeyHeld
-from treadle.outcome import COMPLETED
+from treadle.job import Reschedule
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind
+from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
-from treadle.stores.base import ClaimRequest
+from treadle.steps import NewStep
+from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.libsql.hrana import _names
 from treadle.stores.libsql.store import LibSQLStore
+from treadle.waits import NewSignal, NewWait
 from treadle.worker import ahead
 from treadle.worker.executor import AsyncSlots
 
@@ -153,3 +159,60 @@ def test_an_enqueue_with_a_dedupe_key_takes_few_round_trips(store, how, most):
             call(store, how, "key")
 
     assert [2, most] == [round_trips(store, enqueue)[0] for _ in range(2)]
+
+
+def test_steps_take_two_round_trips_however_many_they_are(store):
+    put_many(store, 50)
+    claimed = take(store, 50)
+    steps = [(c, NewStep("plan", value="1")) for c in claimed]
+
+    assert (2, [None]) == round_trips(store, lambda: store.save_steps(steps[:1]))
+    assert (2, [None] * 49) == round_trips(store, lambda: store.save_steps(steps[1:]))
+
+
+def test_a_signal_takes_three_round_trips_and_the_match_that_lets_its_waiters_go_seven(store):
+    put_many(store, 50)
+    waiting = Outcome(OutcomeKind.SUSPENDED, charged=0, waits=(NewWait("signal", "go", "ok"),))
+    claimed = take(store, 50)
+
+    assert (2, []) == round_trips(store, lambda: store.settle([(c, waiting) for c in claimed]).lost)
+    assert 3 == round_trips(store, lambda: store.signal(NewSignal("go", "1")))[0]
+    assert (7, True) == round_trips(store, lambda: store.match() > 0)
+    assert 50 == len(take(store))
+
+
+def test_a_claim_of_limited_jobs_takes_eleven_round_trips_however_many_keys_they_have(store):
+    limits = [Limit("api", 2, per="tenant"), Limit("rate", rate=Rate(1000, burst=1000))]
+    store.publish([TypePolicy(type="noop", limits=as_json(limits))])
+    store.insert([new_job(tenant=f"t{n % 25}") for n in range(100)])
+
+    for n, trips in ((50, 11), (0, 4)):  # the first parks those that do not fit, the second finds nothing
+        assert (trips, n) == round_trips(store, lambda: len(take(store, 100)))
+
+
+def test_a_pause_and_a_resume_take_two_round_trips_and_a_claim_beside_it_six(store):
+    put_many(store, 50)
+    store.insert([new_job(queue="mail") for _ in range(50)])
+
+    assert 2 == round_trips(store, lambda: store.pause(NewPause(target=Target(queue="mail"), by="ann")))[0]
+    assert (6, 50) == round_trips(store, lambda: len(take(store, 100)))
+    assert 2 == round_trips(store, lambda: store.resume(Target(queue="mail")))[0]
+
+
+def test_a_reschedule_takes_four_round_trips_and_the_expiry_of_fifty_jobs_five(store):
+    [job] = put_many(store, 1)
+    store.insert([new_job(start_within=1, delay=0) for _ in range(50)])
+
+    assert 4 == round_trips(store, lambda: store.reschedule(job.id, Reschedule(priority=3)))[0]
+    assert (5, 50) == round_trips(store, lambda: store.expire(50))
+
+
+def test_a_batch_is_stored_in_two_round_trips_and_closed_in_four(store):
+    jobs = tuple(member(new_job(), "b", "") for _ in range(50))
+    new = NewBatch(name="b", jobs=jobs, then=new_job("then"))
+
+    assert 2 == round_trips(store, lambda: store.insert_batch(new))[0]
+    claimed = take(store, 50)
+    assert (2, []) == round_trips(store, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
+    assert (4, True) == round_trips(store, lambda: store.match() > 0)
+    assert ["then"] == [c.type for c in take(store)]
