@@ -6,10 +6,11 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 
@@ -27,24 +28,31 @@ from tests.conformance.helpers import (
 )
 from tests.conformance.keyed_jobs import DEBOUNCE, REJECT, REPLACE, STARTED, call, keyed
 from tests.eventually import eventually
-from tests.servers.databases import RESETTING
+from tests.servers.databases import deadlocks
 from treadle import Dedupe, Limit, Rate, clock
+from treadle.batch import NewBatch, member
 from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.dedupe import rule_text
-from treadle.errors import JobNotFound, KeyHeld, LeaseLost, WorkerLost, WrongStatus
+from treadle.errors import BadOption, BatchExists, JobNotFound, KeyHeld, LeaseLost, WorkerLost, WrongStatus
 from treadle.filters import EVERYTHING, Filter
-from treadle.ids import first_id_of
+from treadle.ids import first_id_of, new_id
 from treadle.job import NewJob, Progress, Reschedule, Status
 from treadle.limits import LimitChange
 from treadle.outcome import CANCELLED, RELEASED, UNSTARTED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
+from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.shared import claim_settle, keys, manage
+from treadle.waits import IF_FAILED, NewSignal, NewWait
 
 THROTTLE = {"mode": "throttle", "period": 0.2}
 RULES = [{}, STARTED, REPLACE, REPLACE | STARTED, DEBOUNCE, DEBOUNCE | STARTED, THROTTLE, REJECT, REJECT | STARTED]
+LATER_RULES = [rule for rule in RULES if rule.get("mode") != "reject"]
+"""For jobs that are stored when nobody could get the error."""
+CHILD_RULES = [rule for rule in RULES if rule.get("mode") not in ("replace", "debounce")]
+"""A job that may replace another has no parents."""
 TYPES = ["free", "one", "three", "keyed", "rated"]
 LIMITS = [Limit("two each", concurrency=2, per="tenant"), Limit("rate", rate=Rate(200, per=1, burst=5))]
 KEYS = [f"key-{n}" for n in range(6)]
@@ -52,7 +60,9 @@ SCHEDULES = [f"schedule-{n}" for n in range(4)]
 OVERLAPS = ["allow", "skip", "queue_one", "cancel_running"]
 FILTERS = [EVERYTHING, *(Filter(statuses=(status,)) for status in Status), Filter(types=("free",))]
 CHANGES = Reschedule(run_at=0, priority=1)
-EXPECTED = (JobNotFound, KeyHeld, LeaseLost, WorkerLost, WrongStatus)
+SIGNALS = [f"signal-{n}" for n in range(4)]
+BATCHES = [f"batch-{n}" for n in range(3)]
+EXPECTED = (BadOption, BatchExists, JobNotFound, KeyHeld, LeaseLost, WorkerLost, WrongStatus)
 
 Actor = Callable[[], None]
 
@@ -62,20 +72,43 @@ def some_jobs(most: int) -> list[NewJob]:
     return [a_job() for _ in range(random.randint(1, most))]
 
 
-def a_job() -> NewJob:
+def a_job(rules: Sequence[Mapping[str, Any]] = RULES) -> NewJob:
     options: dict[str, Any] = {"tenant": random.choice(["", "acme"])}
     if random.random() < 0.7:
         key = random.choice(KEYS)
-        options |= {"dedupe": key, "dedupe_rule": rule_text(Dedupe(key, **random.choice(RULES)))}
+        options |= {"dedupe": key, "dedupe_rule": rule_text(Dedupe(key, **random.choice(rules)))}
     if random.random() < 0.2:
         options["start_within"] = 50_000
     return new_job(random.choice(TYPES), **options)
 
 
 def an_outcome() -> Outcome:
-    done = Outcome(OutcomeKind.COMPLETED, follow_ups=tuple(some_jobs(3)))
+    done = Outcome(OutcomeKind.COMPLETED, follow_ups=tuple(some_jobs(3)), signals=(a_signal(),))
     held = Outcome(OutcomeKind.SNOOZED, delay=10_000, charged=0, holds="")
-    return random.choice([COMPLETED, COMPLETED, done, done, FAILED, RETRIED, CANCELLED, RELEASED, UNSTARTED, held])
+    ended = [COMPLETED, COMPLETED, done, done, FAILED, CANCELLED]
+    return random.choice([*ended, RETRIED, RELEASED, UNSTARTED, held, waits_for_a_signal(), waits_for_subjobs()])
+
+
+def waits_for_a_signal() -> Outcome:
+    wait = NewWait("signal", random.choice(SIGNALS), new_id(), timeout=random.choice([None, 20_000]))
+    return Outcome(OutcomeKind.SUSPENDED, charged=0, waits=(wait,))
+
+
+def waits_for_subjobs() -> Outcome:
+    """A key may make a subjob another job, and so one for which others wait too."""
+    jobs, step = some_jobs(3), new_id()
+    waits = tuple(NewWait("subjob", job.id, step) for job in jobs)
+    gather = NewStep(step, "gather", as_json([job.id for job in jobs]))
+    return Outcome(OutcomeKind.SUSPENDED, charged=0, steps=(gather,), waits=waits, follow_ups=tuple(jobs))
+
+
+def a_signal() -> NewSignal:
+    return NewSignal(random.choice(SIGNALS), tenant=random.choice(["", "acme"]))
+
+
+def a_step() -> NewStep:
+    some = random.random() < 0.3
+    return NewStep(new_id(), follow_ups=tuple(some_jobs(2)) if some else (), signals=(a_signal(),) if some else ())
 
 
 class Storm:
@@ -94,6 +127,7 @@ class Storm:
     def run(self) -> None:
         actors = [self.enqueues, self.enqueues, self.within, self.works, self.works, self.bulk, self.bulk]
         actors += [self.manages, self.in_transaction, self.rescues, self.fires, self.cleans]
+        actors += [self.depends, self.signals, self.batches]
         threads = [threading.Thread(target=self._repeat, args=(actor,)) for actor in actors]
         self._until = time.monotonic() + self.seconds
         for thread in threads:
@@ -134,7 +168,36 @@ class Storm:
             self.store.beat(worker, [(claimed, MINUTE) for claimed in held])
             random.shuffle(held)
             self.store.save_progress([(claimed, Progress(0.5, "half")) for claimed in held])
+            self.store.save_steps([(claimed, a_step()) for claimed in held for _ in range(2)])
             self.store.settle([(claimed, an_outcome()) for claimed in held])
+
+    def depends(self) -> None:
+        """Children of jobs that end meanwhile, and of each other."""
+        parents = [job.id for job in self.store.jobs(random.choice(FILTERS), 6) if job.tenant == ""]
+        for _ in range(4):
+            if parents:
+                some = tuple(random.sample(parents, min(3, len(parents))))
+                how = {"after": some, "if_failed": random.choice(IF_FAILED)}
+                parents.append(self.store.insert([msgspec.structs.replace(a_job(CHILD_RULES), tenant="", **how)])[0].id)
+
+    def signals(self) -> None:
+        self.store.signal(a_signal())
+        self.store.match()
+        with closing(psycopg.connect(self.store.url, prepare_threshold=None)) as users:
+            for _ in range(3):
+                self.store.signal(a_signal(), users)
+            random.choice([users.commit, users.rollback])()
+
+    def batches(self) -> None:
+        """All callers know the same few, and add to them while others end their members."""
+        name = random.choice([*BATCHES, new_id()])
+        jobs = tuple(member(msgspec.structs.replace(job, tenant=""), name, "") for job in some_jobs(4))
+        then, on_failure = (msgspec.structs.replace(a_job(LATER_RULES), tenant="") for _ in range(2))
+        if self.store.batch("", name) is None:
+            self.store.insert_batch(NewBatch(name=name, jobs=jobs, then=then, on_failure=on_failure))
+        else:
+            self.store.insert(jobs)
+        self.store.match()
 
     def in_transaction(self) -> None:
         for claimed in self.claims(most=2):
@@ -186,20 +249,6 @@ class Storm:
         store.put_back_parked()
         store.change_limit(LimitChange(name="two each", key="acme", concurrency=random.randint(1, 3)))
         store.open_limits()
-
-
-def deadlocks(url: str) -> int:
-    """How many the server has counted. A session reports its own at its end, at the latest."""
-    others = (
-        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
-        f" AND pid <> pg_backend_pid() AND application_name <> '{RESETTING}'"
-    )
-    with closing(psycopg.connect(url, autocommit=True)) as connection:
-        eventually(lambda: not connection.execute(others).fetchall())
-        [count] = connection.execute(
-            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-        ).fetchone() or (-1,)
-        return int(count)
 
 
 def check_storm(open_store: Callable[..., Any], seconds: float) -> None:
