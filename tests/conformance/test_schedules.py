@@ -238,8 +238,9 @@ def test_allow_stores_every_moment(store: Any, clock: FakeClock) -> None:
 def test_an_outage_with_all_missed_moments_follows_the_overlap(
     store: Any, clock: FakeClock, overlap: str, count: int
 ) -> None:
+    """Of three hours, the moments of the last hour count."""
     row = store.put_schedule(new(rule=Rule(every=30 * 60 * SECOND), missed="all", overlap=overlap))
-    clock.now = row.next_at + HOUR
+    clock.now = row.next_at + 3 * HOUR
 
     assert fire(store) == count
 
