@@ -130,6 +130,24 @@ def test_the_heartbeat_may_give_up_what_waits_while_the_event_loop_looks_at_it(m
     assert given_up == [1, 2, 3]
 
 
+def test_jobs_that_may_not_wait_are_claimed_in_vain_less_and_less_often(monkeypatch: Any) -> None:
+    """A worker may have no others."""
+    monkeypatch.setattr(ahead, "time", Mock(monotonic=lambda: 1000.0))
+
+    async def cool_downs(*answers: bool) -> list[float]:
+        made: Any = Ahead(Mock(), Mock(), free=lambda: 0, start=lambda _: True, allowed=True)
+        found: list[float] = []
+        for is_plain in answers:
+            monkeypatch.setattr(ahead, "is_plain", lambda _, answer=is_plain: answer)
+            made._not_before = 1000.0
+            made.add([Mock()], may_wait=True)
+            found.append(made._not_before - 1000.0)
+            made.waiting.clear()
+        return found
+
+    assert asyncio.run(cool_downs(*[False] * 8, True, False)) == [1, 2, 4, 8, 16, 32, 60, 60, 0, 1]
+
+
 def test_what_waits_while_the_event_loop_is_blocked_is_released_by_the_heartbeat(td: Treadle) -> None:
     go, started = threading.Event(), []
 

@@ -25,7 +25,9 @@ MOST = 500
 PATIENCE = 2 * AHEAD
 """Seconds after which what still waits is released."""
 COOL_DOWN = 1.0
-"""Seconds after that in which nothing is claimed ahead."""
+"""Seconds after that in which nothing is claimed ahead. Twice as many each time, until some may wait again: a worker
+whose types all have timeouts, limits or turns would claim in vain every second."""
+LONGEST_COOL_DOWN = 60.0
 
 
 class Ahead:
@@ -53,6 +55,7 @@ class Ahead:
         """Jobs that may wait."""
         self._measured_at, self._ended_before = time.monotonic(), 0
         self._not_before = 0.0 if allowed else float("inf")
+        self._cool_down = COOL_DOWN
 
     def room(self, free: int) -> int:
         """The number of jobs to claim: one for each free slot, and what may wait."""
@@ -76,8 +79,9 @@ class Ahead:
         started = self.fill()
         if self.waiting and not (may_wait and all(is_plain(attempt) for _, attempt in self.waiting.copy())):
             self.release()
-        elif self.waiting and self._timer is None:
-            self._timer = self._loop.call_later(PATIENCE, self._release_late)
+        elif self.waiting:
+            self._cool_down = COOL_DOWN
+            self._timer = self._timer or self._loop.call_later(PATIENCE, self._release_late)
         return started
 
     def fill(self) -> bool:
@@ -112,7 +116,8 @@ class Ahead:
 
     def release(self) -> None:
         """Let other workers have what waits."""
-        self._most, self._not_before = 0, max(self._not_before, time.monotonic() + COOL_DOWN)
+        self._most, self._not_before = 0, max(self._not_before, time.monotonic() + self._cool_down)
+        self._cool_down = min(2 * self._cool_down, LONGEST_COOL_DOWN)
         for attempt in self._take(len(self.waiting)):
             self._attempts.end(attempt, UNSTARTED)
 
