@@ -192,7 +192,7 @@ class AsyncSlots:
         try:
             attempt.kill = task.cancel
             self._attempts.cells.start(attempt.run.claimed.number)
-            if self._attempts.times_all or attempt.job_type.timeout is not None:
+            if attempt.job_type.timeout is not None or self._attempts.health is not None:  # else it saves the call
                 attempt.started_at = time.monotonic()
             return await self._run(attempt.run, attempt.job_type)
         except Exception as error:

@@ -106,7 +106,7 @@ class Attempts:
         self.claiming = False
         """Whether there may be leases that are not in `running` yet."""
         self.changed, self._any_ended = asyncio.Event(), asyncio.Event()
-        self.cells, self._outcomes, self._parts, self._health = cells, outcomes, parts, health
+        self.cells, self._outcomes, self._parts, self.health = cells, outcomes, parts, health
         self._loop = asyncio.get_running_loop()
         self._from_threads: deque[tuple[RunningAttempt, Outcome | None]] = deque()
         self._collecting = False
@@ -117,8 +117,6 @@ class Attempts:
         """What the handlers raised whose outcomes are not settled yet, by lease number: for hooks."""
         self.joined: dict[int, RunningAttempt] = {}
         """Those that a transaction of the user completes, by lease number: the settle learns if it was committed."""
-        self.times_all = health is not None
-        """Whether each attempt notes when it starts. Without probes, only those that need it do: it costs a call."""
         self._reports_all = health is not None or log.isEnabledFor(logging.INFO)
 
     @property
@@ -217,8 +215,8 @@ class Attempts:
 
     def _report(self, attempt: RunningAttempt, outcome: Outcome) -> None:
         run = attempt.run
-        if self._health is not None:
-            self._health.ended(attempt, outcome)
+        if self.health is not None:
+            self.health.ended(attempt, outcome)
         error, run.error = run.error, None  # its traceback refers to the run
         log_outcome(run.claimed, outcome, run.redactor, error)
         if error is not None and outcome.kind in UNSUCCESSFUL:
