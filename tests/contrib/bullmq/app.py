@@ -55,6 +55,14 @@ async def waiting(ctx: Context) -> None:
 
 
 @td.job
+def patient(ctx: Context) -> None:
+    note(ctx, "patient")
+    deadline = time.monotonic() + 60
+    while not ctx.cancelled and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@td.job
 def first(ctx: Context, n: int) -> None:
     note(ctx, "first")
     second.using(tenant=ctx.tenant, subject="s").enqueue(n=n + 1)

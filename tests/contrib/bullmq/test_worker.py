@@ -62,6 +62,32 @@ def test_each_outcome_is_what_it_is_in_treadle(bench: Bench, td: Treadle) -> Non
     assert bench.server.client.lrange(f"bull:default:{ids['slow']}:logs", 0, -1) == ["halfway"]
 
 
+def test_a_cancelled_job_is_removed_or_stopped(bench: Bench, td: Treadle) -> None:
+    bull, client = Bull(bench.redis), bench.server.client
+    waits, later = bull.enqueue(request(td, "work", n=1)), bull.enqueue(td.request("work", {"n": 2}, delay=3600))
+    assert (bull.cancel(waits), bull.cancel(later.id, "default")) == (True, True)
+    assert (bench.hash(waits.id), bench.hash(later.id)) == ({}, {})
+    assert (bull.cancel(waits), bull.cancel("unknown")) == (False, False)
+
+    bench.environment["SLOW"] = "1000"
+    process = bench.worker()
+    running = [bull.enqueue(td.request(type)) for type in ("waiting", "patient")]
+    eventually(lambda: len(bench.journal()) == 2)
+    assert [bull.cancel(job) for job in running] == [True, True]
+    bench.ended(2)
+    assert bench.ids("failed") == {job.id for job in running}
+    assert {bench.hash(job.id)["failedReason"] for job in running} == {"cancelled"}
+
+    done = bull.enqueue(request(td, "work", n=3))
+    bench.ended(3)
+    assert not bull.cancel(done)
+    assert bench.returned(done.id) == {"n": 3}
+    assert len(bench.journal()) == 3
+    bench.stop(process)
+    assert client.keys("*treadle-cancel*") == []
+    bull.close()
+
+
 def test_log_lines_are_json(bench: Bench, td: Treadle) -> None:
     bull = Bull(bench.redis)
     job = bull.enqueue(request(td, "work", n=1, how="retry"))

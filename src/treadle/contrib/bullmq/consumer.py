@@ -18,6 +18,7 @@ import bullmq  # type: ignore[import-untyped]
 from treadle import clock, codec
 from treadle.app import Treadle
 from treadle.context import Run
+from treadle.contrib.bullmq import cancel
 from treadle.contrib.bullmq.producer import Bull
 from treadle.contrib.bullmq.translate import SNOOZES, claimed_from, milliseconds, with_ids
 from treadle.contrib.bullmq.unsupported import Refused, RefusedSteps
@@ -99,7 +100,7 @@ class Consumer:
         """Take jobs and start them, until it is stopped."""
         self._worker.lockManager.start()
         async with asyncio.TaskGroup() as group:
-            chores = [group.create_task(chore()) for chore in (self._find_stalled, self._report)]
+            chores = [group.create_task(chore()) for chore in (self._find_stalled, self._report, self._heed_cancels)]
             for number in itertools.count(1):
                 await self._free.acquire()
                 token = f"{self._worker.id}:{number}"
@@ -153,6 +154,17 @@ class Consumer:
             await asyncio.sleep(REPORT_SECONDS)
             for attempt in list(self.running.values()):
                 await self._report_one(attempt)
+
+    async def _heed_cancels(self) -> None:
+        """Stop the handlers whose jobs were cancelled."""
+        while True:
+            await asyncio.sleep(REPORT_SECONDS)
+            try:
+                for id in await cancel.asked(self._worker.client, self._worker.backend, list(self.running)):
+                    if (attempt := self.running.get(id)) is not None:
+                        attempt.stop(StopReason.CANCELLED)
+            except Exception as error:
+                log.warning("queue %s: cannot find out which jobs were cancelled: %s", self.queue, error)
 
     async def _report_one(self, attempt: Attempt) -> None:
         """Store the newest progress, and what is logged. Neither may fail a job."""
@@ -280,9 +292,10 @@ class Consumer:
             await self._shared.bull.aenqueue_many(with_ids(outcome.follow_ups, job, self.queue))
             result = None if outcome.result is None else codec.decode(outcome.result)
             await worker.backend.moveToCompleted(job, result, job.opts.get("removeOnComplete", False), token, False)
-        elif outcome.kind is OutcomeKind.FAILED:
+        elif outcome.kind in (OutcomeKind.FAILED, OutcomeKind.CANCELLED):
             keep = job.opts.get("removeOnFail", False)
             await worker.backend.moveToFailed(job, outcome.error, keep, token, False, fields)
+            await cancel.forget(worker.client, worker.backend, job.id)
         else:
             is_charged = outcome.kind is OutcomeKind.RETRIED
             await self._delay(job, token, milliseconds(outcome.delay), fields, skip=not is_charged)

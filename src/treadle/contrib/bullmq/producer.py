@@ -14,6 +14,7 @@ import msgspec
 
 from treadle import clock, codec
 from treadle.app import Treadle
+from treadle.contrib.bullmq.cancel import cancel
 from treadle.contrib.bullmq.translate import backoff_of, options_of
 from treadle.contrib.bullmq.unsupported import Without, checked_without, refuse_request, refuse_types
 from treadle.errors import MissingExtra
@@ -73,6 +74,16 @@ class Bull:
         """`enqueue_many` without blocking the event loop."""
         return await asyncio.wrap_future(self._start(self._add(self._checked(requests))))
 
+    def cancel(self, job: Job | str, queue: str = "default") -> bool:
+        """Cancel a job, or the one with this id in this queue. If it waits, it is removed. If it runs, a worker of
+        treadle asks it to stop, within about a second. False if it has ended, or there is none."""
+        warn_if_on_loop()
+        return self._start(self._cancel(job, queue)).result()
+
+    async def acancel(self, job: Job | str, queue: str = "default") -> bool:
+        """`cancel` without blocking the event loop."""
+        return await asyncio.wrap_future(self._start(self._cancel(job, queue)))
+
     def close(self) -> None:
         """Close the connection. If you use it again, it reconnects."""
         with self._lock:
@@ -114,11 +125,16 @@ class Bull:
             msgspec.structs.replace(request.as_stored(now), id=id) for request, id in zip(requests, ids, strict=True)
         ]
 
+    async def _cancel(self, job: Job | str, queue: str) -> bool:
+        id, queue = (job.id, job.queue) if isinstance(job, Job) else (job, queue)
+        return await cancel(self._redis, self._queue(queue), id)
+
+    def _queue(self, name: str) -> Any:
+        if name not in self._queues:
+            self._queues[name] = bullmq.Queue(name, {"connection": self._redis, "prefix": self.prefix})
+        return self._queues[name]
+
     def _theirs(self, request: NewJob, now: int) -> Any:
-        if request.queue not in self._queues:
-            self._queues[request.queue] = bullmq.Queue(
-                request.queue, {"connection": self._redis, "prefix": self.prefix}
-            )
         known = None if self._app is None else self._app.registry.get(request.type)
         options: Any = options_of(request, backoff_of(known), self._keep, now)
-        return bullmq.Job(self._queues[request.queue], request.type, codec.decode(request.payload), options)
+        return bullmq.Job(self._queue(request.queue), request.type, codec.decode(request.payload), options)
