@@ -215,6 +215,13 @@ class Limits:
     def _per(self, name: str) -> str | None:
         return self.by_name[name].per
 
+    def alike(self, types: Iterable[str]) -> list[str]:
+        """The types that share a limit without a key with one of these."""
+        if not self.whole:
+            return []
+        names = {name for type in types for name in self.whole.get(type, ())}
+        return [type for type, of in self.whole.items() if not names.isdisjoint(of)]
+
     def paths(self, types: Iterable[str]) -> list[str]:
         """The paths into the payload that the keys of these types need."""
         pers = {self._per(name) or "" for type in types for name in self.keyed.get(type, ())}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -9,10 +10,13 @@ import psycopg
 import pytest
 
 from tests.conformance.forking import fork_and, wait
-from tests.conformance.helpers import RETRIED, finish, put, put_and_take, settle_one, take
+from tests.conformance.helpers import FAILED, RETRIED, enlist, finish, put, put_and_take, settle_one, take
 from tests.conformance.test_waiting import waiting_for
-from treadle.outcome import COMPLETED
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind
+from treadle.stores.base import TypePolicy
 from treadle.waits import NewSignal
+
+RETURNED = Outcome(OutcomeKind.COMPLETED, result="1")
 
 LONG = 20
 """Seconds. A test waits this long only if something is broken."""
@@ -79,6 +83,91 @@ def test_a_job_that_waits_again_notifies(watch, open_store):
     quiet(watch)
 
     settle_one(theirs, claimed, RETRIED)
+
+    assert notified(watch)
+
+
+@pytest.mark.needs("notices_commits")
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, RETURNED], ids=["completed", "failed", "with a result"])
+def test_the_end_of_a_parent_notifies(watch, open_store, outcome):
+    theirs = open_store()
+    parent = put_and_take(theirs)
+    put(theirs, after=(parent.id,), if_failed="run")
+    quiet(watch)
+
+    settle_one(theirs, parent, outcome)
+
+    assert notified(watch)
+
+
+@pytest.mark.only("postgresql")
+def test_a_completion_for_which_nobody_waits_notifies_nobody(watch, open_store):
+    theirs = open_store()
+    claimed = put_and_take(theirs)
+    quiet(watch)
+
+    settle_one(theirs, claimed, COMPLETED)
+
+    assert not watch.wait(0.1)
+
+
+def limited_in_two_queues(store, queue_of_the_other="b"):
+    """A worker of queue `a` runs the only job of a limit. Another one waits in `b`, for another worker."""
+    limits = json.dumps([{"name": "gpu", "concurrency": 1}])
+    store.publish([TypePolicy(type=type, limits=limits) for type in ("render", "noop")])
+    enlist(store, "w1", queues=("a",), types=("render", "noop"))
+    enlist(store, "w2", queues=(queue_of_the_other,), types=("noop",))
+    claimed = put_and_take(store, "w1", type="render", queue="a")
+    put(store, queue="b")
+    return claimed
+
+
+@pytest.mark.needs("notices_commits")
+@pytest.mark.parametrize("outcome", [COMPLETED, RETURNED], ids=["completed", "with a result"])
+def test_a_free_place_notifies_the_workers_of_other_queues(watch, open_store, outcome):
+    theirs = open_store()
+    claimed = limited_in_two_queues(theirs)
+    quiet(watch)
+
+    settle_one(theirs, claimed, outcome)
+
+    assert notified(watch)
+
+
+@pytest.mark.only("postgresql")
+@pytest.mark.parametrize("outcome", [COMPLETED, RETURNED], ids=["completed", "with a result"])
+def test_a_free_place_that_its_worker_uses_itself_notifies_nobody(watch, open_store, outcome):
+    theirs = open_store()
+    claimed = limited_in_two_queues(theirs, queue_of_the_other="a")
+    quiet(watch)
+
+    settle_one(theirs, claimed, outcome)
+
+    assert not watch.wait(0.1)
+
+
+@pytest.mark.needs("notices_commits")
+@pytest.mark.parametrize("outcome", [COMPLETED, RETURNED], ids=["completed", "with a result"])
+def test_a_free_place_of_a_quiet_worker_notifies(watch, open_store, outcome):
+    theirs = open_store()
+    claimed = limited_in_two_queues(theirs, queue_of_the_other="a")
+    put(theirs, queue="a")
+    theirs.set_quiet("w1", True)
+    quiet(watch)
+
+    settle_one(theirs, claimed, outcome)
+
+    assert notified(watch)
+
+
+@pytest.mark.needs("notices_commits")
+def test_a_worker_that_ends_notifies(watch, open_store):
+    """The others use the places of limits that it freed last."""
+    theirs = open_store()
+    enlist(theirs, "w1")
+    quiet(watch)
+
+    theirs.declare_dead("w1", "it has stopped")
 
     assert notified(watch)
 

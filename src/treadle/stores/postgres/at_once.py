@@ -120,10 +120,15 @@ def settle(database: Database, ended: Sequence[LeaseOutcome]) -> Settled | None:
     if not ended or not all(map(_is_simple, ended)):
         return None
     statement, parameters = sql.COMPLETE_ALL, fences(ended)
-    if any(c.limited for c, _ in ended):
+    alike = database.cursors.known.limits.alike(c.type for c, _ in ended)
+    if alike or any(c.limited for c, _ in ended):
         keyed = as_json([c.id for c, _ in ended if c.limited > 1])
-        statement, parameters = sql.COMPLETE_LIMITED, {**parameters, "keyed": keyed}
-    held, now = database.write_at_once("settle", statement, parameters).fetchone()
+        statement, parameters = sql.COMPLETE_LIMITED, {**parameters, "keyed": keyed, "types": as_json(alike)}
+    notices = database.budget.notices({""})
+    parameters = {**parameters, "notices": as_json(notices.texts)}
+    held, now, woken, _ = database.write_at_once("settle", statement, parameters).fetchone()
+    if woken:
+        database.notified(notices)
     return Settled(now, ended) if held == len(ended) else None
 
 

@@ -1,7 +1,8 @@
 """PostgreSQL's SQL of the verbs that take one round trip, where nothing has to be decided in between."""
 
 from treadle.stores.postgres.insert_claim_settle_sql import (
-    COMPLETE,
+    COMPLETIONS,
+    IS_FOR_OTHERS,
     MOVE_TO_LEASES,
     NEW_JOBS,
     NEW_READY,
@@ -103,20 +104,26 @@ SELECT {LEASE_COLUMNS},
 """
 CLAIM = MOVE_TO_LEASES.format(look=_LOOK, rows=_OF_RANGES) + _STATE
 
-# COMPLETE, which answers how many were held, and when.
-COMPLETE_ALL = COMPLETE.replace("SELECT lease, token,", "SELECT count(*),")
+# Completions. The answer: how many were held, when, and whether other workers have to look for jobs. They are notified.
+_COMPLETED = """
+SELECT count(*), CAST(:now AS bigint), EXISTS (SELECT 1 FROM {woken}), (
+       SELECT count(pg_notify('treadle', n.text))
+         FROM {woken}, jsonb_array_elements_text(CAST(:notices AS text)::jsonb) n (text))
+  FROM gone"""
+COMPLETE_ALL = COMPLETIONS + _COMPLETED.format(woken="arrived")
 # ... of which some ran under limits: their keys have free places, those of :keyed also keys for which jobs may be
 # parked, as RELEASE_LIMITS does it. (What a claim parks at this moment cannot be seen here.)
-COMPLETE_LIMITED = COMPLETE_ALL.replace(
-    "SELECT count(*),",
-    """, freed AS (
+_IS_FOR_OTHERS = IS_FOR_OTHERS.format(owners="SELECT worker FROM gone")
+_LIMITED_COMPLETED = _COMPLETED.format(woken="woken")
+COMPLETE_LIMITED = f"""{COMPLETIONS}, freed AS (
     DELETE FROM treadle.lease_keys WHERE id = ANY(ARRAY(SELECT id FROM gone)) RETURNING id, name, key),
 opened AS (
     INSERT INTO treadle.openings (name, key, at, held)
     SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM freed
-     WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb)))
-SELECT count(*),""",
-)
+     WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb))),
+woken AS MATERIALIZED (
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM arrived) OR {_IS_FOR_OTHERS})
+{_LIMITED_COMPLETED}"""
 
 # Store steps, each if the lease of its run is still held: nobody can settle it until this is committed. The answer: the
 # numbers and tokens of those leases. :rows and :ids as ADD_STEPS and FORGIVE take them, but each step has the token of

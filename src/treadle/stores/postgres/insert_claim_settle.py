@@ -336,19 +336,31 @@ class Transitions(Transaction):
     # From `leases` to `finished`, or back to `ready`
 
     def settle(self, ended: Sequence[LeaseOutcome]) -> tuple[Sequence[LeaseOutcome], Sequence[LeaseOutcome]]:
+        self._wake_others(ended)
         if all(outcome.kind is OutcomeKind.COMPLETED and outcome.result is None for _, outcome in ended):
             return self._complete(ended), ()
         for claimed, outcome in ended:
             if not outcome.kind.final:
                 self.job_waits(claimed.queue)
         rows = as_json([self._settle_row(*one) for one in ended])
-        held = dict(_decode_held(self.value(sql.SETTLE, {"rows": rows, "now": self.now})))
-        written = as_written(ended, held)
+        held, arrived = self.execute(sql.SETTLE, {"rows": rows, "now": self.now}).fetchone()
+        if arrived:
+            self.job_waits("")
+        written = as_written(ended, dict(_decode_held(held)))
         return written, written
 
     def _complete(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
-        held = self.execute(sql.COMPLETE, {**fences(ended), "now": self.now})
-        return ended if held.rowcount == len(ended) else as_written(ended, {row[:2]: 0 for row in held.fetchall()})
+        held = self.execute(sql.COMPLETE, {**fences(ended), "now": self.now}).fetchall()
+        if held and held[0][-1]:
+            self.job_waits("")
+        return ended if len(held) == len(ended) else as_written(ended, {row[:2]: 0 for row in held})
+
+    def _wake_others(self, ended: Sequence[LeaseOutcome]) -> None:
+        """The owners of these leases claim again, and use the places that become free. Others have to be notified."""
+        if alike := self.cursors.known.limits.alike(c.type for c, _ in ended):
+            these = {"ids": as_json([c.id for c, _ in ended]), "types": as_json(alike)}
+            if self.value(sql.PLACES_ARE_FOR_OTHERS, these):
+                self.job_waits("")
 
     def release_keys(self, ids: Sequence[str]) -> Collection[str]:
         these = {"ids": as_json(ids), "now": self.now}

@@ -246,9 +246,26 @@ _WAITED_FOR = """e
      CROSS JOIN LATERAL (SELECT 1 FROM treadle.waits w WHERE w.what = e.id::text AND w.met = 0 LIMIT 1) w"""
 _ARRIVAL_OF = "CAST(:now AS bigint), 'ended', e.tenant, json_agg(e.id)::text"
 
+# Whether a place that becomes free under limits without keys is for other workers than {owners}: they claim jobs of
+# these types that the owners do not claim. [type, …]
+_WAITS = """EXISTS (SELECT 1 FROM treadle.ready r WHERE r.type = t.type AND r.parked = ''
+                               AND r.queue = ANY(ARRAY(SELECT jsonb_array_elements_text(w.queues::jsonb))))"""
+_WAITS_BY_TURNS = _WAITS.replace("''", "'fair'")
+IS_FOR_OTHERS = f"""EXISTS (
+    SELECT 1 FROM treadle.workers w
+     CROSS JOIN jsonb_array_elements_text(CAST(:types AS text)::jsonb) t (type)
+     WHERE w.quiet_at IS NULL AND w.types::jsonb ? t.type
+       AND NOT EXISTS (SELECT 1 FROM treadle.workers o
+                        WHERE o.id IN ({{owners}}) AND o.quiet_at IS NULL AND o.types::jsonb ? t.type
+                          AND o.queues IN ('[]', w.queues))
+       AND (w.queues = '[]' OR {_WAITS} OR {_WAITS_BY_TURNS}))"""
+# ... the owners of these leases.
+_OWNERS = f"SELECT l.worker FROM treadle.leases l WHERE l.id = {THESE}"
+PLACES_ARE_FOR_OTHERS = "SELECT " + IS_FOR_OTHERS.format(owners=_OWNERS)
+
 # Completed without a result, as most jobs are, and counted. Where no job has ever waited for another, nothing is looked
-# for. The answer: the numbers and tokens of those that were held, and when.
-COMPLETE = f"""
+# for. The answer: the numbers and tokens of those that were held, when, and 0 if no job waits for them.
+COMPLETIONS = f"""
 WITH gone AS (
     DELETE FROM treadle.leases
      WHERE id = ANY((SELECT CAST(CAST(:ids AS text) AS uuid[]))::uuid[])
@@ -273,12 +290,11 @@ usage AS (
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
     SELECT {_ARRIVAL_OF} FROM gone {_WAITED_FOR}
-     WHERE EXISTS (SELECT 1 FROM treadle.waits) GROUP BY e.tenant)
-SELECT lease, token, CAST(:now AS bigint) FROM gone
-"""
+     WHERE EXISTS (SELECT 1 FROM treadle.waits) GROUP BY e.tenant RETURNING 1)"""
+COMPLETE = f"{COMPLETIONS} SELECT lease, token, CAST(:now AS bigint), (SELECT count(*) FROM arrived) FROM gone"
 
 # Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
-# held with their tokens, and whether they were cancelled.
+# held with their tokens, whether they were cancelled, and 0 if no job waits for them.
 # [[id, number, token, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
 #   suspicion or null for as it was, outcome if it was a failure, traceback, 1 if it was started, why it is parked], …]
 SETTLE = f"""
@@ -322,8 +338,10 @@ failure AS (
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
     SELECT {_ARRIVAL_OF} FROM ended {_WAITED_FOR}
-     WHERE e.status IS NOT NULL OR e.cancelled GROUP BY e.tenant)
-SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel)), '[]')::text FROM gone
+     WHERE e.status IS NOT NULL OR e.cancelled GROUP BY e.tenant RETURNING 1)
+SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel)), '[]')::text,
+       (SELECT count(*) FROM arrived)
+  FROM gone
 """
 
 # Release the keys of jobs that have ended. A successor takes the key, and waits no longer. A key that another

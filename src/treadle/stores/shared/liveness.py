@@ -112,6 +112,7 @@ def declare_dead(
     gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
     if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}) is not None:
         return Returned(0)  # it has beaten since: it is alive
+    tx.job_waits("")  # the places under limits that it freed last are for others
     return _return(tx, _crashed(tx, worker, reason, started, outside=outside))
 
 
