@@ -11,7 +11,7 @@ from tests.conformance.test_waiting import waiting_for
 from tests.servers.proxy import Proxy
 from treadle.clock import SECOND
 from treadle.codec import as_json
-from treadle.limits import Limit
+from treadle.limits import Limit, Rate
 from treadle.outcome import COMPLETED
 from treadle.steps import NewStep
 from treadle.stores.base import TypePolicy
@@ -92,12 +92,37 @@ def test_a_claim_takes_one(store, proxy, types):
         assert (claimed.due is None) is (found == wanted)
 
 
+def test_a_claim_takes_one_while_no_job_of_a_limited_type_waits(store, proxy):
+    limit(store, "limited", 3)
+    store.insert([new_job("limited", delay=60 * SECOND)])
+    take(store, worker="w1")  # reads the limits
+    put_many(store, 300)
+
+    trips, claimed = round_trips(proxy, lambda: take(store, 200, worker="w1"))
+
+    assert (1, 200) == (trips, len(claimed))
+
+
+def test_a_claim_in_one_learns_when_a_limit_lets_the_next_job_go(store, proxy):
+    """The job is parked, so it is not among those that are due next."""
+    limits = [Limit("api", rate=Rate(1, per=60, burst=1), per="tenant")]
+    store.publish([TypePolicy(type="limited", limits=as_json(limits))])
+    store.insert([new_job("limited", tenant="acme") for _ in range(2)])
+    assert 1 == len(take(store, worker="w1"))
+    store.database.cursors.claimed_at_once(0.0, succeeded=True)
+
+    trips, claimed = round_trips(proxy, lambda: take(store, worker="w1"))
+
+    assert (1, []) == (trips, claimed)
+    assert claimed.due.in_seconds == pytest.approx(60, abs=30)
+
+
 def test_a_claim_with_limits_is_not_tried_in_one_again(store):
-    """It counts in a statement of its own, when it has locked them."""
+    """It counts in a statement of its own, when it has locked them. The first claim learns that there are limits."""
     limit(store, "noop", 3)
     put_many(store, 5)
 
-    assert 3 == len(take(store, 5))
+    assert [3, 0] == [len(take(store, 5)) for _ in range(2)]
     assert not store.database.cursors.may_claim_at_once()
 
 

@@ -276,6 +276,8 @@ EXPENSIVE = 0.02
 """After a look that took longer than this, the next waits for nine times as long."""
 EVERY = 1.0
 """Seconds after which a claim looks anyway."""
+MOST_LIMITED = 200
+"""Types with limits, up to which one statement is told them and may look and claim."""
 
 
 class KnownLimits:
@@ -283,10 +285,8 @@ class KnownLimits:
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
-        self.version = -1
-        """They are read again when it has changed."""
-        self.unlimited: int | None = 0
-        """The version in which no type has a limit. In the first one, nothing was published yet."""
+        self.version = 0
+        """They are read again when it has changed. In the first one, nothing was published yet."""
         self.full: set[Key] = set()
         """The limits without a key that had no free place at the last claim."""
 
@@ -318,17 +318,21 @@ class Cursors:
         """Of ranges by turns: the tenant that had its turn last."""
         self.known = known or KnownLimits()
         self._at_once_from = -1e9
+        self._hindered_by = -1
+        """The version of the limits when something was in the way of a claim by one statement."""
 
     def may_claim_at_once(self) -> bool:
-        """Whether one statement should look and claim: looks are cheap, and for a second nothing was in its way."""
-        known = self.known.unlimited is not None
-        return known and self._cost <= CHEAP and time.monotonic() >= self._at_once_from
+        """Whether one statement should look and claim: looks are cheap, and for a second nothing was in its way, except
+        for limits that were not known yet."""
+        if len(self.known.limits.types) > MOST_LIMITED or self._cost > CHEAP:
+            return False
+        return self.known.version != self._hindered_by or time.monotonic() >= self._at_once_from
 
     def claimed_at_once(self, seconds: float, *, succeeded: bool) -> None:
         """Such a claim has looked for that long."""
         self._cost, self._last_cost = min(seconds, self._last_cost), seconds
         if not succeeded:
-            self._at_once_from = time.monotonic() + EVERY
+            self._at_once_from, self._hindered_by = time.monotonic() + EVERY, self.known.version
 
     def look_first(self) -> bool:
         """Whether the next claim should begin with a full look."""

@@ -52,9 +52,8 @@ def load(tx: Transaction) -> Limits:
 def limited_claim(tx: Transaction, known: KnownLimits, version: int, opened: int) -> LimitedClaim | None:
     """What the limits allow a claim; None if there are none, and no openings either. This process remembers them until
     they are changed."""
-    if version not in (known.version, known.unlimited):
+    if version != known.version:
         known.limits, known.version = load(tx), version
-        known.unlimited = None if known.limits.types else version
     return LimitedClaim(tx, known) if known.limits.types or opened else None
 
 

@@ -83,7 +83,7 @@ def test_a_claim_at_once_reads_a_batch_of_each_range_that_is_wanted(explain, typ
     explain.connection.execute("TRUNCATE treadle.openings")
     statement = at_once_sql.CLAIM.replace("parked = 'fair'", "parked = 'none'")  # nothing waits by turns
     row = {"limit": BATCH, "looked_at": 100, "timeouts": json.dumps(dict.fromkeys(types)), "queues": QUEUES}
-    plan = explain(statement, {**row, "now": LATER, "worker": "", "token": 1, "unlimited": 0})
+    plan = explain(statement, {**row, "now": LATER, "worker": "", "token": 1, "limits": 0, "limited": "[]"})
 
     assert [] == plan.sequential, plan
     assert BATCH == plan.taken("ready"), plan
@@ -92,7 +92,7 @@ def test_a_claim_at_once_reads_a_batch_of_each_range_that_is_wanted(explain, typ
 
 
 def test_a_claim_at_once_that_something_hinders_reads_little(explain):
-    row = {"limit": BATCH, "looked_at": 100, "timeouts": "{}", "queues": QUEUES, "unlimited": 0}
+    row = {"limit": BATCH, "looked_at": 100, "timeouts": "{}", "queues": QUEUES, "limits": 0, "limited": "[]"}
     plan = explain(at_once_sql.CLAIM, {**row, "now": LATER, "worker": "", "token": 1})
 
     check(plan, 2 * LEVELS)

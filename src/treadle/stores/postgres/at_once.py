@@ -66,7 +66,7 @@ def _has_date(job: NewJob) -> bool:
 
 
 def claim(database: Database, worker: str, request: ClaimRequest) -> Claim | None:
-    """Claim, if looks are cheap and nothing is in the way, such as a limit or a pause."""
+    """Claim, if looks are cheap and nothing is in the way, such as a job of a limited type, or a pause."""
     cursors = database.cursors
     if request.lease_for is not None or not cursors.may_claim_at_once():
         return None
@@ -93,7 +93,8 @@ def _claim_row(cursors: Cursors, worker: str, request: ClaimRequest) -> Mapping[
         **_wanted(request),
         "worker": worker,
         "limit": request.limit,
-        "unlimited": cursors.known.unlimited,
+        "limits": cursors.known.version,
+        "limited": as_json(list(cursors.known.limits.types)),
         "looked_at": LOOKED_AT,
         "token": secrets.randbits(63),
     }

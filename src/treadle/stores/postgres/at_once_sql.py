@@ -14,6 +14,7 @@ from treadle.stores.statements.parts import LEASE_COLUMNS
 
 _BEAT, _BEATS, _FLAGS = PostgresStatements.BEAT, PostgresStatements.BEATS, PostgresStatements.FLAGS_OF_WORKER
 _LIMITS_VERSION, _IS_ALIVE = PostgresStatements.LIMITS_VERSION, PostgresStatements.IS_ALIVE
+_NEXT_OPENING = PostgresStatements.NEXT_OPENING
 _ARRIVAL = PostgresStatements.NEXT_ARRIVAL.replace("SELECT at", "SELECT at AS arrival, kind = 'signal' AS signalled")
 _NEXT_DUE = NEXT_DUE.replace(":limit", ":looked_at")
 
@@ -32,11 +33,12 @@ MOST_RANGES = 100
 MOST_READ = 2_000
 """Jobs that it reads, if several ranges have due jobs: up to its limit of each."""
 
-# Look for ranges, and lease the most urgent jobs of the wanted ones, if nothing is in the way: limits, pauses, turns,
-# jobs that were not started in time, or too many ranges. Then nothing is leased. The answer has ClaimedJob's columns
-# and in its first row a state: whether nothing was in the way, whether something has arrived that may let waiting
-# jobs go, whether that is a signal, how long the look took, whether other claims were faster, when it was, and if there
-# are fewer jobs than asked for, when to claim again, as `next_due` finds it. Without jobs, one row has the state.
+# Look for ranges, and lease the most urgent jobs of the wanted ones, if nothing is in the way: due jobs of the types
+# :limited in the version :limits, pauses, turns, jobs that were not started in time, or too many ranges. Then nothing
+# is leased. The answer has ClaimedJob's columns and in its first row a state: whether nothing was in the way, whether
+# something has arrived that may let waiting jobs go, whether that is a signal, how long the look took, whether other
+# claims were faster, when it was, and if there are fewer jobs than asked for, when to claim again, as `next_due` finds
+# it. Without jobs, one row has the state.
 _IS_WANTED = """coalesce((SELECT CAST(:timeouts AS text)::jsonb) ? type, true)
        AND coalesce((SELECT CAST(:queues AS text)::jsonb) ? queue, true)"""
 _LOOK = f"""
@@ -60,7 +62,8 @@ guard AS MATERIALIZED (
     SELECT (SELECT count(*) FROM seen) <= {MOST_RANGES}
            AND NOT EXISTS (SELECT 1 FROM wanted WHERE ranges > 1 AND ranges * :limit > {MOST_READ})
            AND (:worker = '' OR coalesce(({_IS_ALIVE}), 0) = 1)
-           AND ({_LIMITS_VERSION}) = :unlimited AND NOT {OPENED}
+           AND ({_LIMITS_VERSION}) = :limits AND NOT {OPENED}
+           AND NOT EXISTS (SELECT 1 FROM wanted WHERE (SELECT CAST(:limited AS text)::jsonb) ? type)
            AND NOT EXISTS (SELECT 1 FROM treadle.pauses)
            AND NOT EXISTS (SELECT 1 FROM treadle.ready WHERE parked = 'fair')
            AND NOT EXISTS (SELECT 1 FROM wanted w CROSS JOIN LATERAL (
@@ -94,7 +97,7 @@ _STATE = f"""
 SELECT {LEASE_COLUMNS},
        CASE WHEN l.lease > (SELECT min(lease) FROM l) THEN NULL ELSE (
         SELECT json_build_array(ok, arrived, signalled, seconds, g.n < s.n, :now, CASE WHEN ok AND g.n < :limit THEN
-            least(arrival, (SELECT coalesce(min(run_at) FILTER (WHERE {_IS_WANTED}),
+            least(arrival, ({_NEXT_OPENING}), (SELECT coalesce(min(run_at) FILTER (WHERE {_IS_WANTED}),
                                             CASE WHEN count(*) = :looked_at THEN max(run_at) END)
                               FROM ({_NEXT_DUE}) d)) END)::text
           FROM guard, (SELECT count(*) AS n FROM gone) g, (

@@ -155,9 +155,7 @@ class Transitions(Transaction):
         if worker and not may_claim:
             raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
         self._parked, self._short, self._more, self._behind = 0, [], False, 0
-        self._limited = None
-        if version != self.cursors.known.unlimited or opened:
-            self._limited = limited_claim(self, self.cursors.known, version, opened)
+        self._limited = limited_claim(self, self.cursors.known, version, opened)
         if opened and self._limited and self._limited.open_keys():
             self.cursors.stale = True
         kept = self.cursors.kept(request)
