@@ -115,16 +115,21 @@ class Run:
 
 
 class MemberBatch:
-    """The batch that the running job is a member of: `ctx.batch`."""
+    """The batch that the running job is a member of: `ctx.batch`. It is false if the job is in none."""
 
     __slots__ = ("_run", "name")
 
     def __init__(self, run: Run, name: str) -> None:
         self._run, self.name = run, name
 
+    def __bool__(self) -> bool:
+        return bool(self.name)
+
     def add(self, request: NewJob, *more: NewJob) -> NewJob:
         """Add one request or several to the batch, and return the first. They are stored with the completion of this
         job, or with the step that this is in, so that the batch does not close before they have ended, too."""
+        if not self:
+            raise BadOption("batch", None, "this job is in no batch; add it to one: with td.batch(…) as batch")
         if self._run.written or self._run.ended:
             raise TransactionOver("this attempt has completed already; add to its batch before that")
         claimed = self._run.claimed
@@ -194,10 +199,9 @@ class Context:
         return self._run.state
 
     @property
-    def batch(self) -> MemberBatch | None:
-        """The batch that the job is a member of, if it is in one."""
-        name = self._run.claimed.batch
-        return None if name is None else MemberBatch(self._run, name)
+    def batch(self) -> MemberBatch:
+        """The batch that the job is a member of. It is false if the job is in none."""
+        return MemberBatch(self._run, self._run.claimed.batch or "")
 
     @property
     def cancelled(self) -> bool:

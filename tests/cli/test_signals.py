@@ -61,3 +61,14 @@ def test_a_retry_from_a_step(treadle, td):
     assert ["plan"] == [step.name for step in td.store.steps(job.id)]
     assert f"{job.id} from_step=api_token" == td.store.audits(10)[0].what
     assert "only reschedule does" in treadle("jobs", "retry", "status:failed", "--from-step", "plan", "--yes").stderr
+
+
+def test_the_step_of_a_signal_has_no_attempt(treadle, td):
+    job = suspend(td, approval())
+    td.signal("approve:c-7", {"ok": True})
+    take(td, job.id)
+
+    [line] = [line for line in treadle("jobs", "show", job.id).stdout.splitlines() if '{"ok":true}' in line]
+
+    assert "signal" in line
+    assert line.split()[-3] == "-"

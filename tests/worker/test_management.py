@@ -99,7 +99,7 @@ def test_a_chore_cancels_a_job_that_nobody_claims(td: Treadle) -> None:
 
 def test_a_tick_cancels_a_job_that_nobody_claims(td: Treadle) -> None:
     job = td.enqueue("unknown", run_at=datetime(2026, 1, 1, tzinfo=UTC), start_within=timedelta(hours=1))
-    td.tick(max_seconds=1)
+    assert td.tick(max_seconds=1).cancelled == 1
     assert ended(td, job).status is Status.CANCELLED
 
 

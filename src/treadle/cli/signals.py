@@ -78,7 +78,7 @@ def print_steps(shared: Shared, steps: Sequence[StepOut]) -> None:
             {
                 "STEP": [step.name for step in steps],
                 "KIND": [step.kind for step in steps],
-                "ATTEMPT": [str(step.attempt) for step in steps],
+                "ATTEMPT": [str(step.attempt or "-") for step in steps],
                 "TOOK": [units.format_duration(seconds) for seconds in took],
                 "VALUE": [as_json(step.value)[:200] for step in steps],
             },

@@ -43,6 +43,7 @@ class TickReport(msgspec.Struct, frozen=True, kw_only=True):
     suspended: int = 0
     failed: int = 0
     cancelled: int = 0
+    """Also those that were not started in time."""
     released: int = 0
     next_due_at: datetime | None = None
     """When the next job or schedule is due; a time in the past means now."""
@@ -57,7 +58,7 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
     until = time.monotonic() + max_seconds
-    expire(app.store)
+    expired = expire(app.store)
     rescued = declare_local_dead(app.store) + app.store.rescue()  # the worker does the former, but does not count it
     declare_schedules(app)
     fired = fire_due(app.store, max_seconds / 2)  # what is left is for the jobs
@@ -68,7 +69,8 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
     times = [clock.now() if one.now else one.next_at for one in (due, app.store.next_fire())]
     next_at = min((at for at in times if at is not None), default=None)
-    return report_of(worker, rescued + looked.result(), next_at, fired)
+    report = report_of(worker, rescued + looked.result(), next_at, fired)
+    return msgspec.structs.replace(report, cancelled=report.cancelled + expired)
 
 
 def declare_lost_dead(store: Engine) -> int:
