@@ -12,6 +12,7 @@ from playwright.sync_api import Page, Route, expect
 from tests.web.browser.conftest import Backend, Visitor
 from tests.web.browser.sample import fill
 from tests.web.served import Dashboard
+from treadle import Treadle
 
 ENQUEUE = """async (count) => {
   const jobs = Array.from({ length: count }, (_, n) => ({ type: "send_mail", payload: { to: `${n}@example.org` } }));
@@ -70,6 +71,25 @@ def test_the_overview_follows_and_survives_a_restart_of_the_server(
         assert page.evaluate("window.same"), "all of it without a navigation"
         page.close()
     me.errors = [error for error in me.errors if "net::ERR_" not in error]
+
+
+def test_the_bar_of_a_batch_follows_its_members(backend: Backend, visit: Visitor) -> None:
+    def make(td: Treadle) -> None:
+        with td.batch("import-7") as batch:
+            for n in range(4):
+                batch.add(td.request("load", {"n": n}))
+
+    backend.do(make)
+    page = visit(backend).go("/batch?name=import-7")
+    badge(page, "live")
+    bar = page.get_by_test_id("progress").locator("progress")
+    expect(bar).to_have_js_property("value", 0)
+    page.evaluate("window.same = true")
+    for ended in range(1, 5):
+        backend.do(lambda td: [lease.complete() for lease in td.claim(1)])
+        expect(bar).to_have_js_property("value", ended / 4)
+        expect(page.get_by_test_id("counts")).to_have_text(f"{ended} of 4")
+    assert page.evaluate("window.same"), "all of it without a navigation"
 
 
 def test_a_page_does_not_refresh_while_the_reader_types_or_selects(backend: Backend, visit: Visitor) -> None:

@@ -7,6 +7,7 @@ from playwright.sync_api import Page
 
 from tests.web.browser.conftest import PHONE, Backend, Visitor
 from tests.web.browser.contrast import LEAST, contrasts
+from treadle import Fail, Treadle
 
 PAGES = (
     "/",
@@ -15,6 +16,7 @@ PAGES = (
     "/failures",
     "/workers",
     "/schedules",
+    "/batches",
     "/insights",
     "/audit",
     "/settings",
@@ -32,6 +34,29 @@ def test_every_text_has_enough_contrast(day: Backend, visit: Visitor, scheme: st
     paths = [*PAGES, a_job(me.go("/jobs?q=status:failed")), "/jobs?q=nonsense"]
     faint = {(path, *found) for path in paths for found in contrasts(me.go(path)) if found[-1] < LEAST}
     assert not faint, f"{len(faint)} texts have too little contrast"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_pages_of_batches_can_be_read_everywhere(backend: Backend, visit: Visitor, scheme: str) -> None:
+    """One that is open, with members that have completed, failed and wait; and one that is closed."""
+    backend.do(make_batches)
+    me = visit(backend, viewport=PHONE, color_scheme=scheme)
+    for path in ("/batches", "/batch?name=import-7", "/batch?name=empty"):
+        page = me.go(path)
+        assert [found for found in contrasts(page) if found[-1] < LEAST] == [], path
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
+
+
+def make_batches(td: Treadle) -> None:
+    with td.batch("import-7", then=td.request("report"), on_failure=td.request("alert")) as batch:
+        for n in range(4):
+            batch.add(td.request("load_a_row_of_a_very_long_file", {"n": n}))
+    done, bad = td.claim(2)
+    done.complete()
+    bad.fail(Fail("not a row"))
+    with td.batch("empty"):
+        pass
+    td.store.match()  # closes it
 
 
 def test_the_theme_can_be_chosen_and_stays(day: Backend, visit: Visitor) -> None:
