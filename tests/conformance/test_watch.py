@@ -64,6 +64,16 @@ def test_an_enqueue_of_another_process_notifies(watch, store):
 
 
 @pytest.mark.needs("notices_commits")
+def test_an_enqueue_after_a_fork_notifies(watch, store):
+    """Before a fork, SQLite's connections are closed, and the last one deletes the log."""
+    assert 0 == wait(fork_and(lambda: None))
+    quiet(watch)
+    put(store)
+
+    assert notified(watch)
+
+
+@pytest.mark.needs("notices_commits")
 @pytest.mark.parametrize("wanted", [{"types": {"noop": None}}, {"queues": ("slow",)}, {"limit": 1}], ids=str)
 def test_a_signal_that_lets_more_go_than_its_claim_takes_notifies(store, watch, wanted):
     put(store), put(store, "other")
