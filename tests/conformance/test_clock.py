@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.conformance.helpers import HOUR, enlist, ids, put, put_and_take, settle_one, take
+import pytest
+
+from tests.conformance.helpers import HOUR, MINUTE, enlist, ids, put, put_and_take, settle_one, take
 from treadle.clock import to_datetime
 from treadle.outcome import COMPLETED
 from treadle.stores.base import ClaimRequest
@@ -56,3 +58,24 @@ def test_a_living_workers_job_is_not_reclaimed_when_the_clock_steps(store, clock
         assert 0 == store.rescue()
 
     assert settle_one(store, claimed, COMPLETED)
+
+
+@pytest.mark.only("postgresql")
+def test_a_rescue_sees_a_beat_and_its_deadlines_together(open_store, clock, monkeypatch):
+    ours, theirs = open_store(), open_store()
+    enlist(ours, "w1")
+    put(ours)
+    (claimed,) = take(ours, worker="w1", types={"noop": 5 * MINUTE})
+    clock.advance(3600)
+    write, rescued = ours.database.write_at_once, []
+
+    def write_and_rescue(*args):
+        rows = write(*args)
+        rescued.append(theirs.rescue())
+        return rows
+
+    monkeypatch.setattr(ours.database, "write_at_once", write_and_rescue)
+    ours.beat("w1", [(claimed, 5 * MINUTE)])
+
+    assert [0] == rescued
+    assert settle_one(ours, claimed, COMPLETED)

@@ -31,6 +31,8 @@ T = TypeVar("T")
 LeaseOutcome = tuple[ClaimedJob, Outcome]
 Moved = Sequence[tuple[str, str, str, int]]
 """Rows that moved: their status, type and queue, and how many came or, if negative, went."""
+DRIFT = 2_000_000
+"""Microseconds by which a deadline may differ from what its owner's clock says: not every beat writes it again."""
 BUSY_SECONDS = 10.0
 """How long a call waits for a lock or a connection before it raises StoreBusy."""
 NOTHING: Mapping[str, Any] = {}

@@ -30,7 +30,7 @@ from treadle.stores.postgres.insert_claim_settle import ORPHANED, fences, new_ro
 from treadle.stores.postgres.insert_claim_settle_sql import DROP_ORPHANED_LEASES
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import Claim, Count, Due, Flags, Settled
-from treadle.stores.transaction import LeaseOutcome, step_row
+from treadle.stores.transaction import DRIFT, LeaseOutcome, step_row
 from treadle.waits import NewSignal
 
 log = logging.getLogger("treadle")
@@ -170,15 +170,14 @@ def signal(database: Database, new: NewSignal) -> tuple[Any, ...] | None:
     return None if stored is None else stored[:-1]
 
 
-def beat(database: Database, worker: str, stalled_for: int) -> tuple[int, list[Flags], list[Count]]:
-    """Count up. Return when, the worker's leases, and all workers."""
-    row = {"worker": worker, "stalled_for": stalled_for or None}
+def beat(
+    database: Database, worker: str, time_left: Sequence[tuple[ClaimedJob, int]], stalled_for: int
+) -> tuple[list[Flags], list[Count]]:
+    """Count up, and vouch for leases whose deadline is no longer right. Return the worker's leases, and all workers."""
+    left = as_json([(c.id, *c.fence, time) for c, time in time_left])
+    row = {"worker": worker, "stalled_for": stalled_for or None, "left": left, "drift": DRIFT}
     found = database.write_at_once("beat", sql.BEAT, row).fetchone()
     if found is None:
         raise WorkerLost(worker)
-    now, leases, workers = found
-    return now, _decode_flags(leases), _decode_workers(workers)
-
-
-def move_deadlines(database: Database, wrong: Sequence[tuple[str, int, int, int]]) -> None:
-    database.write_at_once("beat", PostgresStatements.MOVE_DEADLINES, {"rows": as_json(wrong)})
+    leases, workers = found
+    return _decode_flags(leases), _decode_workers(workers)

@@ -199,12 +199,22 @@ SELECT (SELECT count(*) FROM done), (SELECT count(*) FROM gone), set_config('syn
            SELECT DISTINCT queue FROM gone WHERE NOT ({_IS_WANTED}) OR (SELECT count(*) FROM gone) > :free) g)
 """
 
-# Count up, and read the leases of this worker and the counts of the others: when, [[number, cancel, deadline], …],
-# [[id, beats, quiet_at], …]. No row: the worker was declared dead.
+# Count up, write the deadlines that differ from what the worker's clock says, and read the leases of this worker and
+# the counts of the others: [[number, cancel, deadline], …], [[id, beats, quiet_at], …]. No row: the worker was declared
+# dead. A rescue sees the beat and its deadlines together, or neither. :left: [[id, number, token, time], …]
 BEAT = f"""
-WITH counted AS ({_BEAT} RETURNING id, beats, quiet_at)
-SELECT CAST(:now AS bigint),
-       (SELECT coalesce(json_agg(json_build_array(lease, cancel, deadline)), '[]')::text
+WITH counted AS ({_BEAT} RETURNING id, beats, quiet_at),
+vouched AS (
+    UPDATE treadle.leases l SET deadline = w.at
+      FROM (SELECT q.ctid AS place, e.at
+              FROM (SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, (v ->> 2)::bigint AS token,
+                           CAST(:now AS bigint) + (v ->> 3)::bigint AS at
+                      FROM jsonb_array_elements(CAST(:left AS text)::jsonb) v) e
+              JOIN treadle.leases q ON q.id = e.id AND q.lease = e.lease AND q.token = e.token
+             WHERE abs(e.at - coalesce(q.deadline, 0)) > :drift
+               FOR UPDATE OF q SKIP LOCKED) w  -- who has locked one ends it: a beat does not wait for that
+     WHERE l.ctid = w.place)
+SELECT (SELECT coalesce(json_agg(json_build_array(lease, cancel, deadline)), '[]')::text
           FROM ({_FLAGS}) l),
        (SELECT json_agg(json_build_array(id, beats, quiet_at))::text
           FROM (SELECT * FROM counted UNION ALL

@@ -243,10 +243,7 @@ class PostgresStore(SQLStore[Database]):
         return super().signal(new, connection) if stored is None else waiting.as_signal(stored)
 
     def beat(self, worker: str, time_left: Sequence[tuple[ClaimedJob, int]] = (), stalled_for: int = 0) -> Beat:
-        now, leases, workers = at_once.beat(self.database, worker, stalled_for)
-        if wrong := liveness.wrong_deadlines(now, leases, time_left):
-            at_once.move_deadlines(self.database, wrong)
-        return liveness.beat_of(worker, leases, workers)
+        return liveness.beat_of(worker, *at_once.beat(self.database, worker, time_left, stalled_for))
 
     @contextmanager
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome | None]) -> Generator[Any]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from treadle.clock import LAST, SECOND
+from treadle.clock import LAST
 from treadle.codec import as_json
 from treadle.errors import LeaseLost, WorkerLost
 from treadle.job import ClaimedJob, Progress, Status
@@ -17,10 +17,8 @@ from treadle.stores.rows import Beat, ChoresDue, Count, Flags
 from treadle.stores.shared.claim_settle import decode_claimed, settle_held
 from treadle.stores.shared.moved import refuse_moved
 from treadle.stores.shared.stats import tally
-from treadle.stores.transaction import LeaseOutcome, Transaction
+from treadle.stores.transaction import DRIFT, LeaseOutcome, Transaction
 
-DRIFT = 2 * SECOND
-"""A deadline may differ that much from what its owner's clock says: it is not written again at every beat."""
 MOST_RETURNED = 500
 """Leases that one transaction settles for a worker: on SQLite others wait for it."""
 NOT_STARTED, WITH_OTHERS = LAST, LAST - 1
@@ -50,12 +48,12 @@ def beat(tx: Transaction, worker: str, time_left: Sequence[tuple[ClaimedJob, int
     leases, workers = flags.fetchall(), beats.fetchall()  # all three are sent before the first is read
     if not counted.rowcount:
         raise WorkerLost(worker)
-    if wrong := wrong_deadlines(tx.now, leases, time_left):
+    if wrong := _wrong_deadlines(tx.now, leases, time_left):
         tx.execute(tx.sql.MOVE_DEADLINES, {"rows": as_json(wrong)})
     return beat_of(worker, leases, workers)
 
 
-def wrong_deadlines(
+def _wrong_deadlines(
     now: int, leases: Iterable[Flags], time_left: Sequence[tuple[ClaimedJob, int]]
 ) -> list[tuple[str, int, int, int]]:
     """The leases whose deadline is no longer right, with the right one."""
