@@ -62,6 +62,36 @@ td.close()
 print("all is well")
 """
 
+ON_POSTGRES = """
+import asyncio, sys
+from treadle import Treadle
+
+td = Treadle(sys.argv[1])
+
+@td.job
+def add(a: int, b: int) -> int:
+    return a + b
+
+job = add.enqueue(a=1, b=2)
+assert td.tick().completed == 1
+assert td.result(job.id) == 3
+
+async def embedded():
+    async with td.worker():
+        job = await add.aenqueue(a=5, b=5)
+        return await td.aresult(job.id)
+assert asyncio.run(embedded()) == 10
+
+watch = td.store.watch()
+add.enqueue(a=1, b=1)
+assert watch.wait(60)
+watch.close()
+while watch.wait(60):
+    pass
+td.close()
+print("all is well")
+"""
+
 IMPORTS = """
 import importlib, pkgutil, sys
 import treadle
@@ -114,6 +144,12 @@ def test_every_module_can_be_imported(like_windows, tmp_path):
 def test_jobs_are_enqueued_ticked_and_tested(like_windows, tmp_path):
     (tmp_path / "use.py").write_text(USE)
     ran = like_windows("use.py")
+    assert ran.stdout == "all is well\n", ran.stderr
+
+
+def test_jobs_are_enqueued_ticked_and_noticed_on_postgresql(like_windows, tmp_path, postgres_url):
+    (tmp_path / "use.py").write_text(ON_POSTGRES)
+    ran = like_windows("use.py", postgres_url)
     assert ran.stdout == "all is well\n", ran.stderr
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import select
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -23,6 +22,7 @@ from treadle.stores.error_codes import Action, action, error_for, may_be_committ
 from treadle.stores.postgres import roles, sql
 from treadle.stores.postgres.insert_claim_settle import Transitions
 from treadle.stores.postgres.notify import CHANNEL, Budget, Notices
+from treadle.stores.postgres.sockets import readable
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING, Rows
 
 P = ParamSpec("P")
@@ -68,9 +68,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     @property
     def is_quiet(self) -> bool:
         """Whether the server has sent nothing since its last answer. One that ends a session says so, or hangs up."""
-        waiting = select.poll()
-        waiting.register(self.fileno(), select.POLLIN)
-        return not waiting.poll(0)
+        return not readable((self.fileno(),), 0)
 
     def __del__(self, *_: Any) -> None:
         """psycopg warns if it was not closed. Here it is normal to end with the program, as in a pool."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
-import select
+import socket
 import time
 import uuid
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ import psycopg
 from treadle.errors import TreadleError
 from treadle.stores.postgres import sql
 from treadle.stores.postgres.notify import CHANNEL, LOOK_AGAIN, looks_after
+from treadle.stores.postgres.sockets import readable
 
 if TYPE_CHECKING:
     from treadle.stores.postgres.connection import Connection, Database
@@ -36,7 +37,7 @@ class Watch:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._closed, self._close = os.pipe()
+        self._closed, self._close = socket.socketpair()  # Windows cannot wait for a pipe
         self._connection: Connection | None = None
         self._listening = False
         self._looks: list[float] = []
@@ -106,13 +107,11 @@ class Watch:
 
     def _wait_for_socket(self, seconds: float) -> bool:
         """Wait for what can be received. False if we are closed."""
-        ready = select.poll()
-        ready.register(self._closed, select.POLLIN)
-        if (socket := self.fileno()) is not None:
-            ready.register(socket, select.POLLIN)
-        for fd, _ in ready.poll(max(0.0, seconds) * 1000):
-            if fd == self._closed:
-                return False
+        closed, listening = self._closed.fileno(), self.fileno()
+        ready = readable((closed,) if listening is None else (closed, listening), max(0.0, seconds))
+        if closed in ready:
+            return False
+        if ready:
             self._receive()
         return True
 
@@ -163,10 +162,10 @@ class Watch:
 
     def close(self) -> None:
         """End a `wait` that is under way. What it used is freed with this object."""
-        os.write(self._close, b"!")
+        self._close.send(b"!")
 
     def __del__(self) -> None:
         if self._connection is not None and self._database.pid == os.getpid():
             self._connection.close()
-        os.close(self._closed)
-        os.close(self._close)
+        self._closed.close()
+        self._close.close()
