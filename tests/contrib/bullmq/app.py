@@ -74,19 +74,34 @@ async def second(ctx: Context, n: int) -> str:
     return f"{ctx.tenant}/{ctx.subject}/{n}"
 
 
+# A worker that starts reads the code of handlers, but not of what they call.
+
+
 @td.job(max_attempts=1)
 def stepping(ctx: Context) -> None:
-    ctx.step("one", lambda: 1)
+    use_step(ctx)
 
 
 @td.job(max_attempts=1)
 def committing(ctx: Context) -> None:
-    with ctx.transaction():
-        pass
+    use_transaction(ctx)
 
 
 @td.job(max_attempts=1)
 def signalling(ctx: Context) -> None:
+    use_signal()
+
+
+def use_step(ctx: Context) -> None:
+    ctx.step("one", lambda: 1)
+
+
+def use_transaction(ctx: Context) -> None:
+    with ctx.transaction():
+        pass
+
+
+def use_signal() -> None:
     td.signal("approve", 1)
 
 

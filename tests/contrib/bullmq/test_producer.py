@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.contrib.bullmq.conftest import Bench
-from treadle import Dedupe, Limit, Treadle, exponential
+from treadle import Context, Dedupe, Limit, Treadle, exponential
 from treadle.contrib.bullmq import Bull, BullWorker, UnsupportedByBullMQ
 from treadle.errors import BadOption
 
@@ -96,6 +96,66 @@ def test_a_reconciled_type_is_refused_at_start(td: Treadle) -> None:
         BullWorker(td, "redis://127.0.0.1:1")
     with pytest.raises(BadOption, match="without='steps'"):
         BullWorker(td, "redis://127.0.0.1:1", without=["steps"])
+
+
+def with_step(ctx: Context) -> None:
+    ctx.step("one", lambda: 1)
+
+
+async def with_sleep(context: Context) -> None:
+    await context.asleep("rest", 60)
+
+
+async def with_wait(ctx: Context) -> None:
+    async def inner() -> None:
+        await ctx.await_for("approve")
+
+    await inner()
+
+
+def with_gather(ctx: Context) -> list[object]:
+    return [one for one in [1] if ctx.gather("all", [])]
+
+
+def with_transaction(ctx: Context) -> None:
+    with ctx.transaction():
+        pass
+
+
+USING = {
+    with_step: r"ctx\.step",
+    with_sleep: r"ctx\.asleep",
+    with_wait: r"ctx\.await_for",
+    with_gather: r"ctx\.gather",
+    with_transaction: r"ctx\.transaction",
+}
+
+
+@pytest.mark.parametrize("handler", USING, ids=lambda handler: handler.__name__)
+def test_a_handler_that_uses_what_bullmq_cannot_keep_is_refused_at_start(td: Treadle, handler: Any) -> None:
+    td.job(handler)
+    with pytest.raises(UnsupportedByBullMQ, match=rf"^type '{handler.__name__}' uses {USING[handler]}\(\): BullMQ"):
+        BullWorker(td, "redis://127.0.0.1:1")
+    if handler is with_transaction:
+        BullWorker(td, "redis://127.0.0.1:1", without=["transactions"])
+
+
+def test_a_handler_that_signals_is_refused_at_start(td: Treadle) -> None:
+    @td.job
+    def approve() -> None:
+        td.signal("approve")
+
+    with pytest.raises(UnsupportedByBullMQ, match=r"type 'approve' uses td\.signal\(\)"):
+        BullWorker(td, "redis://127.0.0.1:1")
+
+
+def test_what_has_the_same_name_elsewhere_is_accepted(td: Treadle) -> None:
+    @td.job
+    async def work(ctx: Context, n: int) -> None:
+        await asyncio.wait_for(asyncio.gather(asyncio.sleep(0)), 1)
+        ctx.progress(1.0)
+
+    assert BullWorker(td, "redis://127.0.0.1:1").queues == ("default",)
 
 
 def test_the_worker_takes_a_timedelta_for_seconds(td: Treadle) -> None:

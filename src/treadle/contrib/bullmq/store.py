@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from treadle.contrib.bullmq.producer import Bull
-from treadle.contrib.bullmq.unsupported import UnsupportedByBullMQ, do_without, refuse_use
+from treadle.contrib.bullmq.unsupported import NO_TRANSACTION, UnsupportedByBullMQ, do_without, refuse_use
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import Store, TypePolicy
@@ -43,7 +43,7 @@ class BullStore:
         """A transaction of the app's own database. The job ends after it, in Redis."""
         if "transactions" not in self._bull.without:
             what = f"type {claimed.type!r} uses ctx.transaction()"
-            raise UnsupportedByBullMQ(what, "cannot commit with your rows", do_without("transactions"))
+            raise UnsupportedByBullMQ(what, NO_TRANSACTION, do_without("transactions"))
         with self._own.transaction(claimed, lambda: None) as connection:
             yield connection
             outcome()  # a result that cannot be stored rolls back, as ever

@@ -1,10 +1,11 @@
-"""What BullMQ cannot promise: refused when a worker starts, if a declaration shows it, or else when it is used."""
+"""What BullMQ cannot promise: refused when a worker starts, if a declaration or a handler shows it, or else in use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
+from treadle.contrib.bullmq.handler_code import calls
 from treadle.dedupe import read_rule
 from treadle.errors import BadOption, TreadleError
 from treadle.job import NewJob
@@ -21,6 +22,12 @@ GIVEN_UP = {
     "transactions": "ctx.transaction() commits your rows; its follow-ups and the completion come after that commit",
 }
 """What each of them means for those who do without."""
+
+NO_TRANSACTION = "cannot commit with your rows"
+TRANSACTIONS = {("ctx", "transaction"), ("ctx", "atransaction")}
+UNKNOWN = {("td", "signal"), ("td", "asignal"), ("td", "batch")}
+UNKNOWN |= {("ctx", prefix + name) for name in ("step", "sleep", "wait_for", "gather") for prefix in ("", "a")}
+"""What a handler may call, and BullMQ has nothing for."""
 
 
 class UnsupportedByBullMQ(TreadleError):
@@ -46,6 +53,18 @@ def refuse_types(types: Iterable[JobType], without: Without) -> None:
             if declared(one) and what not in without:
                 _refuse(f"type {one.name!r} declares {what}", reason, do_without(what))
         refuse_queue(one.policy.queue)
+
+
+def refuse_handlers(types: Iterable[JobType], without: Without) -> None:
+    """Raise for the first handler whose code uses what BullMQ cannot promise. Functions that it calls are not read:
+    what they use is refused when they run."""
+    for one in types:
+        for of, name in calls(one.handler, takes_context=one.signature.takes_context):
+            what = f"type {one.name!r} uses {of}.{name}()"
+            if (of, name) in TRANSACTIONS and "transactions" not in without:
+                _refuse(what, NO_TRANSACTION, do_without("transactions"))
+            if (of, name) in UNKNOWN:
+                refuse_use(what)
 
 
 def refuse_queue(queue: str) -> None:

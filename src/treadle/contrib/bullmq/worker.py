@@ -19,7 +19,7 @@ from treadle.clock import Duration, in_seconds
 from treadle.contrib.bullmq.consumer import Consumer, Shared
 from treadle.contrib.bullmq.producer import Bull
 from treadle.contrib.bullmq.store import BullStore
-from treadle.contrib.bullmq.unsupported import Without, refuse_queue, refuse_types
+from treadle.contrib.bullmq.unsupported import Without, refuse_handlers, refuse_queue, refuse_types
 from treadle.errors import BadOption
 from treadle.middleware import Lifespans, check_middleware
 from treadle.stores.base import Store
@@ -54,6 +54,7 @@ class BullWorker:
         self._bull = Bull(redis_url, app, prefix=prefix, without=without)
         types = app.registry.types.values()
         refuse_types(types, self._bull.without)
+        refuse_handlers(types, self._bull.without)
         check_middleware(types)
         self.queues = tuple(queues) or tuple(sorted({one.policy.queue for one in types}))
         if not types:
