@@ -50,6 +50,20 @@ async def own_pid_async() -> int:
     return os.getpid()
 
 
+loops: list[asyncio.AbstractEventLoop] = []
+tasks: list[asyncio.Task[None]] = []
+
+
+@td.job(run="process")
+async def leaves_a_task() -> tuple[int, list[bool]]:
+    """How many loops this process has had, and whether the tasks of earlier attempts have ended."""
+    ended = [task.cancelled() for task in tasks]
+    if asyncio.get_running_loop() not in loops:
+        loops.append(asyncio.get_running_loop())
+    tasks.append(asyncio.create_task(asyncio.sleep(3600)))
+    return len(loops), ended
+
+
 @td.job(run="process", timeout=3, max_attempts=1)
 def hang_with_timeout(path: str) -> None:
     _hang(path)

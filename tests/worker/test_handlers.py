@@ -55,6 +55,13 @@ def test_a_process_handler_runs_in_a_child_that_is_used_again(in_children: Tread
     assert pids != {os.getpid()}
 
 
+def test_the_attempts_of_a_child_share_one_loop_and_leave_no_task_on_it(in_children: Treadle) -> None:
+    """A pool of connections that a module keeps is bound to the loop on which it was opened."""
+    with working(in_children, concurrency=1):
+        found = [in_children.result(process_jobs.leaves_a_task.enqueue().id) for _ in range(3)]
+    assert found == [(1, []), (1, [True]), (1, [True, True])]
+
+
 def test_a_process_handlers_exception_comes_back_with_its_traceback(in_children: Treadle) -> None:
     job = process_jobs.complain.enqueue(about="the weather")
     with working(in_children):

@@ -163,10 +163,19 @@ class ChildProcess:
         return {} if self._lifespans is None else self._lifespans.state
 
     def _run(self, handler: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
-        """On the loop of the lifespans, if there are any. Else on a new one, so that no task outlives its attempt."""
-        if self._lifespans is None:
-            return asyncio.run(handler)
-        return self._runner.run(handler, context=contextvars.copy_context())
+        """On the one loop of this process: what a module has opened, such as a pool of connections, is bound to it."""
+        return self._runner.run(self._alone(handler), context=contextvars.copy_context())
+
+    async def _alone(self, handler: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
+        """No task outlives its attempt, unless there are lifespans, which may have tasks."""
+        try:
+            return await handler
+        finally:
+            if self._lifespans is None:
+                left = asyncio.all_tasks() - {asyncio.current_task()}
+                for task in left:
+                    task.cancel()
+                await asyncio.gather(*left, return_exceptions=True)
 
 
 def _import(request: ChildRequest) -> tuple[Treadle, AnyJob]:
