@@ -38,6 +38,7 @@ from treadle.dedupe import rule_text
 from treadle.errors import BadOption, KeyHeld, WrongStatus
 from treadle.ids import id_at
 from treadle.job import ClaimedJob, Reschedule, Status, Suspicion, can_retry
+from treadle.limits import LimitChange
 from treadle.outcome import COMPLETED, UNSTARTED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
@@ -145,6 +146,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.leases: list[ClaimedJob] = []  # every lease that ever existed, stale ones too
         self.workers = {name: name for name in WORKERS}
         self.paused: dict[Target, int | None] = {}
+        self.limits = dict(LIMITS)
         self.runs = 0
         self.gone: Counter[tuple[str, Status]] = Counter()  # members that had ended when they were deleted
         self.signals: dict[tuple[str, str], Any] = {}
@@ -192,7 +194,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def in_order(self, due: list[str], most: int) -> list[str]:
         """What a claim takes of it, if no type is fair."""
-        room = {type: most - self.running(type) for type, most in LIMITS.items()}
+        room = {type: most - self.running(type) for type, most in self.limits.items()}
         free = {tenant: 1 - self.running_of(tenant) for tenant in TENANTS}
         chosen: list[str] = []
         for id in due:
@@ -361,6 +363,26 @@ class StoreMachine(RuleBasedStateMachine):
         parked = self.replace_waiting(new.tenant, key)
         run_at = self.clock() + delay
         self.jobs[new.id] = Known(key=key, run_at=run_at, queue="q", max_attempts=2, parked=parked, **options)
+
+    @rule(tenant=st.sampled_from(TENANTS), type=st.sampled_from(TYPES), key=st.sampled_from(["k", "l"]))
+    def insert_or_reject(self, tenant: str, type: str, key: str) -> None:
+        options: dict[str, Any] = {"type": type, "tenant": tenant, "queue": "q", "priority": 1, "max_attempts": 2}
+        new = new_job(dedupe=key, dedupe_rule=rule_text(Dedupe(key, mode="reject")), **options)
+        if self.holder(tenant, key):
+            with pytest.raises(KeyHeld):
+                self.store.insert([new])
+            return
+        assert [new.id] == ids(self.store.insert([new]))
+        self.jobs[new.id] = Known(key=key, run_at=self.clock(), **options)
+
+    @rule(concurrency=st.sampled_from([None, 1, 2]))
+    def change_limit(self, concurrency: int | None) -> None:
+        """By a person, who may also unset it. What runs goes on."""
+        if concurrency is None:
+            self.store.unset_limit("type:b", "")
+        else:
+            self.store.change_limit(LimitChange(name="type:b", key="", concurrency=concurrency))
+        self.limits["b"] = concurrency or LIMITS["b"]
 
     @rule(
         most=st.integers(1, 4),
