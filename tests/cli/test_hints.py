@@ -34,6 +34,13 @@ URL = "postgresql://joe:secret@host/jobs"
         ),
         ({"db": "sqlite:///x.db"}, "treadle db upgrade --db sqlite:///y.db", "treadle db upgrade --db sqlite:///y.db"),
         ({"db": "sqlite:///x.db"}, "`treadle worker` creates it", "`treadle worker` creates it"),
+        ({"program": "manage.py treadle"}, "treadle tokens ls", "manage.py treadle tokens ls"),
+        ({"program": "manage.py treadle"}, "treadle worker app:td --burst", "manage.py treadle worker --burst"),
+        (
+            {"program": "manage.py treadle", "db": "sqlite:///x.db"},
+            "treadle jobs retry ID",
+            "manage.py treadle --db sqlite:///x.db jobs retry ID",
+        ),
     ],
 )
 def test_a_hint_has_the_options_of_the_call(given, text, hint):

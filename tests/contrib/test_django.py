@@ -179,6 +179,12 @@ tasks.ship.enqueue("o-1"), tasks.mail.enqueue("o-1"), tasks.apart.enqueue("o-1")
     assert "200 True 200 cancelled 404" in project.manage("shell", "-c", DASHBOARD)
 
 
+def test_recommended_commands_are_of_manage_py(project: Project) -> None:
+    id = project.manage("treadle", "enqueue", "label", "order:=1").split()[0]
+    assert "start one: python manage.py treadle worker\n" in project.manage("treadle", "jobs", "why", id)
+    assert "→ python manage.py treadle jobs ls\n" in project.manage("treadle", "jobs", "why", "0" * 26, code=4)
+
+
 def test_all_that_is_written_inside_atomic_commits_with_it(project: Project) -> None:
     """And what is read there, sees it."""
     assert "cancelled cancelled 2\ncancelled cancelled 2\n['s-2'] ['b-2'] 2\nNone go:2" in project.manage(

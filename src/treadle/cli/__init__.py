@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from treadle.cli.base import shared_options
+from treadle.cli.base import Shared, shared_options
 from treadle.cli.errors import caught
 from treadle.error_text import nearest
 
@@ -90,8 +90,8 @@ cli.params += shared_options(variables=True)
 
 
 def main(program: str = "treadle") -> None:
-    """`program`: how the user calls it, as the help shows it."""
+    """`program`: how the user calls it, as the help and recommended commands show it."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a ✓ that the terminal cannot show must not fail the command
-    cli(prog_name=program)
+    cli(prog_name=program, obj=Shared(program=program))

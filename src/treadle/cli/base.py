@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from treadle.app import Treadle
 
 
-COMMANDS = "jobs|workers|doctor|db|stats|limits|schedules|batches|queues|(?P<takes_app>worker|tick)"
+COMMANDS = "jobs|workers|doctor|db|stats|limits|schedules|batches|queues|tokens|(?P<takes_app>worker|tick)"
 HINTED = re.compile(rf"(?<!`)\btreadle (?=(?:{COMMANDS})\b)")
 """Where options go in a command that a text recommends. `treadle worker` in backticks is only its name."""
 
@@ -44,6 +44,7 @@ class Shared:
     reveal: bool = False
     app: str | None = None
     target: str | None = None  # the app, as an argument
+    program: str = "treadle"  # how the user calls it
 
     @cached_property
     def out(self) -> Console:
@@ -83,17 +84,20 @@ class Shared:
             self.note(("  → ", "dim"), self.hint(way_out))
 
     def hint(self, text: str) -> str:
-        """A text whose `treadle …` commands can be pasted: with the --db and --app of this call, without a password."""
+        """A text whose `treadle …` commands can be pasted: with the program, --db and --app of this call, without a
+        password. A program that is not treadle itself knows its app."""
         app = shlex.quote(self.app or self.target or "")
         of_db = f"--db {shlex.quote(without_password(self.db))} " if self.db else ""
         of_app = f"--app {app} " if app != "''" else ""
         named = text.rfind("--db")
 
         def with_options(found: re.Match[str]) -> str:
-            return f"treadle {'' if found.start() < named else of_db or ('' if found['takes_app'] else of_app)}"
+            options = "" if found.start() < named else of_db or ("" if found["takes_app"] else of_app)
+            return f"{self.program} {options}"
 
         text = HINTED.sub(with_options, text)
-        return re.sub(r"\b(worker|tick) app:td", lambda found: f"{found[1]} {app}", text) if of_app else text
+        argument = f" {app}" if of_app else " app:td" if self.program == "treadle" else ""
+        return re.sub(r"\b(worker|tick) app:td", lambda found: f"{found[1]}{argument}", text)
 
     def printed_json(self, value: Any) -> bool:
         """With --json, print the value, indented on a terminal. Returns whether it did."""
