@@ -54,9 +54,8 @@ class Kill(NamedTuple):
 class Place:
     """A folder with a database, the handlers' journals, and the processes that use them."""
 
-    def __init__(self, folder: Path, url: str, *, may_deadlock: bool = False) -> None:
+    def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
-        self.may_deadlock = may_deadlock
         self.url = url
         self.journals = folder / "journal"
         self.journals.mkdir()
@@ -80,7 +79,7 @@ class Place:
         td._use(self._before)
         if self.log.exists():  # pytest shows it if the test has failed
             print("what the processes said last:", *self.log.read_text().splitlines()[-LAST:], sep="\n")
-        if kind is None and self.is_postgres and not self.may_deadlock:
+        if kind is None and self.is_postgres:
             # A crash of the server sets the count to 0: its log has the rest, see the fixture `server`.
             assert deadlocks(self.url) <= self._deadlocks
 

@@ -96,6 +96,7 @@ class CopyAccess:
         """From this commit on, nothing is claimed."""
 
         def steps(tx: Transaction) -> None:
+            _wait_briefly(tx)
             for each in tx.sql.allow("moved", ("leases",)):  # a copy to another place may have been killed
                 tx.execute(each)
             self._forbid(tx, ("leases",), ("INSERT",), place)
@@ -106,6 +107,7 @@ class CopyAccess:
         """From this commit on, nothing changes here, and whoever opens the database learns where its jobs are."""
 
         def steps(tx: Transaction) -> None:
+            _wait_briefly(tx)
             self._forbid(tx, CLOSED, CHANGES, place)
             moved.note(tx, f"{moved.MOVED}{place}", at)
 
@@ -125,3 +127,10 @@ class CopyAccess:
             moved.drop_notes(tx, moved.MOVED)
 
         self.write(steps)
+
+
+def _wait_briefly(tx: Transaction) -> None:
+    """Raise StoreBusy rather than wait for long. This locks many tables: a producer that has locked one of them and
+    waits for another would be the one that a deadlock ends."""
+    for statement in tx.sql.WAIT_BRIEFLY:
+        tx.execute(statement)
