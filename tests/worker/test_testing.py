@@ -342,6 +342,11 @@ def test_assert_enqueued_returns_the_newest_job_or_shows_which_jobs_exist() -> N
         ]
 
 
+def test_what_is_not_a_job_is_refused_with_what_to_pass() -> None:
+    with temporary(td), pytest.raises(TypeError, match=r"not a job; pass a function with @td\.job, a task"):
+        assert_enqueued(td, len)  # type: ignore[arg-type]
+
+
 def test_refute_enqueued_shows_the_matching_jobs() -> None:
     with temporary(td):
         refute_enqueued(td, send_mail)

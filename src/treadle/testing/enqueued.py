@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from treadle import codec
 from treadle.app import Treadle
+from treadle.error_text import shown
 from treadle.errors import BadArguments
 from treadle.filters import Filter
 from treadle.function import Enqueuer
@@ -18,28 +19,35 @@ from treadle.management import every_job
 SHOWN = 20
 
 
-def enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> list[Job]:
+class DjangoTask(Protocol):
+    """A task of Django. Its type is its path, and the arguments of its jobs are `args` and `kwargs`."""
+
+    @property
+    def module_path(self) -> str: ...
+
+
+def enqueued(td: Treadle, job: Enqueuer[...] | DjangoTask | str, /, **payload: Any) -> list[Job]:
     """The jobs of that function or type, oldest first, in whatever status they are now. With arguments, only
     those that were enqueued with these values; arguments that you leave out may be anything."""
-    type = job if isinstance(job, str) else job.job_type.name
+    type = _type(job)
     _check_names(td, type, payload)
     found = [job for job in every_job(td, Filter(types=(type,))) if _fits(job.payload, payload)]
     return found[::-1]
 
 
-def assert_enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> Job:
+def assert_enqueued(td: Treadle, job: Enqueuer[...] | DjangoTask | str, /, **payload: Any) -> Job:
     """The newest such job, for more checks (`.run_at`, `.tenant`); AssertionError if there is none."""
     found = enqueued(td, job, **payload)
     if not found:
-        raise AssertionError(f"{_asked(job, payload)} was not enqueued{_what_is(td)}")
+        raise AssertionError(f"{call(_type(job), payload)} was not enqueued{_what_is(td)}")
     return found[-1]
 
 
-def refute_enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> None:
+def refute_enqueued(td: Treadle, job: Enqueuer[...] | DjangoTask | str, /, **payload: Any) -> None:
     """AssertionError if there is such a job."""
     if found := enqueued(td, job, **payload):
         times = "once" if len(found) == 1 else f"{len(found)} times"
-        raise AssertionError(f"{_asked(job, payload)} was enqueued {times}{_what_is(td)}")
+        raise AssertionError(f"{call(_type(job), payload)} was enqueued {times}{_what_is(td)}")
 
 
 def call(type: str, payload: Mapping[str, Any]) -> str:
@@ -47,8 +55,13 @@ def call(type: str, payload: Mapping[str, Any]) -> str:
     return f"{type}({', '.join(f'{name}={value!r}' for name, value in payload.items())})"
 
 
-def _asked(job: Enqueuer[...] | str, payload: Mapping[str, Any]) -> str:
-    return call(job if isinstance(job, str) else job.job_type.name, payload)
+def _type(job: object) -> str:
+    if isinstance(job, Enqueuer):
+        return job.job_type.name
+    type = getattr(job, "module_path", job)
+    if not isinstance(type, str):
+        raise TypeError(f"{shown(job)} is not a job; pass a function with @td.job, a task of Django, or a type's name")
+    return type
 
 
 def _what_is(td: Treadle) -> str:

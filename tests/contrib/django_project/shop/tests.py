@@ -25,8 +25,8 @@ from treadle.contrib.django.backend import task_finished
 from treadle.contrib.django.testing import drain
 from treadle.job import Status
 from treadle.stores.rows import Token
+from treadle.testing import assert_enqueued, refute_enqueued, temporary
 from treadle.testing import drain as drain_elsewhere
-from treadle.testing import temporary
 
 
 class Jobs:
@@ -47,6 +47,13 @@ class Jobs:
         self.assertEqual(result.return_value, tasks.ship.get_result(result.id).return_value)
         self.assertEqual(result.return_value, td.result(result.id))
         self.assertEqual(1, Order.objects.get(note="o-1").shipped)
+
+    def test_assertions_take_a_task(self):
+        result = tasks.ship.enqueue("o-1")
+        self.assertEqual(result.id, assert_enqueued(td, tasks.ship, args=["o-1"]).id)
+        refute_enqueued(td, tasks.ship, args=["o-2"])
+        with self.assertRaisesRegex(AssertionError, r"shop\.tasks\.mail\(\) was not enqueued"):
+            assert_enqueued(td, tasks.mail)
 
     def test_an_async_task_runs_in_this_thread(self):
         result = tasks.mail.enqueue("o-1", copies=3)
