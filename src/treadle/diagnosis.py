@@ -29,7 +29,7 @@ SILENT = 4 * BEAT
 dead after three beats; a reader of one moment sees only a time, so it allows for one beat more."""
 UNBLOCK = "a handler blocks its event loop: make it a plain def, or await what it waits for"
 RETURNED = "another worker returns its jobs after three heartbeats (15 s), a tick after one: treadle tick app:td"
-"""What happens to the jobs of a lost worker."""
+NOBODY_RETURNS = "start a worker, which returns its jobs: treadle worker app:td"
 
 
 def silence(worker: WorkerRow, now: int) -> float:
@@ -51,6 +51,11 @@ def stalled_for(worker: WorkerRow, now: int) -> float | None:
 
 def alive(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
     return [worker for worker in workers if is_alive(worker, now)]
+
+
+def after_loss(workers: Iterable[WorkerRow], now: int) -> str:
+    """What happens to the jobs of a lost worker, or has to happen first."""
+    return RETURNED if alive(workers, now) else NOBODY_RETURNS
 
 
 def serves(worker: WorkerRow, queue: str) -> bool:
@@ -118,7 +123,8 @@ def explain(facts: JobFacts) -> Why:
         reasons = [_ended(job)]
     elif job.status is Status.PROCESSING:
         stalled = _stalled(facts, [holder] if (holder := _holder(facts)) else [])
-        reasons = [*_overdue(facts), *_worker_lost(facts), *stalled, *_cancelling(facts), _running(facts)]
+        lost = list(_worker_lost(facts))
+        reasons = [*_overdue(facts), *lost, *stalled, *_cancelling(facts), *([] if lost else [_running(facts)])]
     else:
         reasons = _blocked(facts) if job.status is Status.BLOCKED else _waiting(facts)
     return Why(id=job.id, status=job.status, reasons=(*_broken(facts), *reasons))
@@ -197,7 +203,7 @@ def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
     silent = f"has been silent for {format_duration(silence(holder, facts.now))}" if holder else "has no row any more"
     text = f"it is held by worker {holder.name if holder else job.worker_id}, which {silent}"
     data = {"worker": job.worker_id, "seen_at": clock.moment(holder.seen_at) if holder else None}
-    yield Reason(ReasonCode.WORKER_LOST, text, RETURNED, data)
+    yield Reason(ReasonCode.WORKER_LOST, text, after_loss(facts.workers, facts.now), data)
 
 
 def _stalled(facts: JobFacts, workers: Sequence[WorkerRow]) -> Iterator[Reason]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
-from treadle.diagnosis import RETURNED, UNBLOCK, alive, handles, is_alive, silence, stalled_for
+from treadle.diagnosis import UNBLOCK, after_loss, alive, handles, is_alive, silence, stalled_for
 from treadle.filters import Filter
 from treadle.job import Status, Usage
 from treadle.limits import FullLimit
@@ -57,7 +57,7 @@ def problems(
     """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type. `limits`: those without a free
     place."""
     living = alive(workers, now)
-    found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_alive(worker, now)]
+    found: list[Problem | None] = [_lost(worker, workers, now) for worker in workers if not is_alive(worker, now)]
     found += [_blocked(worker, seconds) for worker in workers if (seconds := stalled_for(worker, now)) is not None]
     found += [_unreadable(worker) for worker in workers if worker.broken]
     found += [_forgotten(pause, now) for pause in pauses if is_forgotten(pause, now)]
@@ -84,11 +84,11 @@ def _some(problems: Sequence[Problem | None]) -> list[Problem]:
     return [*found[:MOST_PROBLEMS], Problem("more", text, "see all of them: treadle queues ls")]
 
 
-def _lost(worker: WorkerRow, now: int) -> Problem:
+def _lost(worker: WorkerRow, workers: Sequence[WorkerRow], now: int) -> Problem:
     silent = format_duration(silence(worker, now))
     text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} leased"
     filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
-    return Problem("lost_worker", text, RETURNED, filter)
+    return Problem("lost_worker", text, after_loss(workers, now), filter)
 
 
 def _blocked(worker: WorkerRow, seconds: float) -> Problem:

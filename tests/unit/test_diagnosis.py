@@ -119,6 +119,13 @@ def test_a_lost_worker_is_named_with_what_it_holds() -> None:
     assert parse(problem.filter).workers == ("id-host-2",)
 
 
+def test_a_lost_worker_needs_a_living_one_that_returns_its_jobs() -> None:
+    [problem, _] = found(stats(), workers=[worker(silent=92)])
+    assert problem.next == "start a worker, which returns its jobs: treadle worker app:td"
+    [problem] = found(stats(), workers=[worker(silent=92), worker("v")])
+    assert problem.next.startswith("another worker returns its jobs")
+
+
 def test_a_lost_worker_handles_nothing() -> None:
     assert [p.code for p in found(stats(), workers=[worker(silent=92)])] == ["lost_worker", "no_worker"]
 

@@ -15,7 +15,7 @@ from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
-from treadle.diagnosis import RETURNED, alive, is_alive, silence
+from treadle.diagnosis import after_loss, alive, is_alive, silence
 from treadle.job import Status
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import Defect
@@ -131,7 +131,7 @@ def _lost(app: Treadle, workers: list[WorkerRow], now: int) -> Iterator[Finding]
         gone = "its process is gone" if dead else "its process hangs, is paused, or out of reach"
         last = f"its last heartbeat was {format_duration(silence(worker, now))} ago"
         text = f"worker {clean(worker.name)} is lost and holds {plural(worker.leases, 'job')}: {last}, {gone}"
-        yield Finding("lost", "problem", text, RETURNED)
+        yield Finding("lost", "problem", text, after_loss(workers, now))
 
 
 def _versions(living: list[WorkerRow]) -> Iterator[Finding]:
