@@ -12,6 +12,7 @@ from treadle import Treadle, clock
 from treadle.cli import doctor
 from treadle.cli.doctor import sqlite
 from treadle.stores.base import ClaimRequest, TypePolicy
+from treadle.stores.sqlite.checkpoint import wal_reset_race
 from treadle.stores.sqlite.store import SQLiteStore
 
 
@@ -70,7 +71,7 @@ def test_a_damaged_file_is_a_problem(treadle, td, monkeypatch):
     ],
 )
 def test_versions_of_sqlite_with_the_wal_reset_race_are_recognized(version, affected):
-    assert affected is sqlite.wal_reset_race(tuple(map(int, version.split("."))))
+    assert affected is wal_reset_race(tuple(map(int, version.split("."))))
 
 
 def test_the_wal_reset_race_is_a_warning_and_not_a_problem(found, td, monkeypatch):

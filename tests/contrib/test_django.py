@@ -215,11 +215,34 @@ def test_settings_are_checked(python6: str, tmp_path: Path) -> None:
             "treadle.W001",
         ],
     }
-    project = Project(python6, tmp_path, PYTHONPATH=str(tmp_path))
+    project = Project(python6, tmp_path)
     for number, (line, problems) in enumerate(wrong.items()):
         (tmp_path / f"wrong{number}.py").write_text(f"from tests.contrib.django_project.settings import *\n{line}\n")
-        said = project.manage("check", "--settings", f"wrong{number}", code=1)
+        said = project.manage("check", "--settings", f"wrong{number}", "--pythonpath", str(tmp_path), code=1)
         assert all(problem in said for problem in problems), said
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "warned"),
+    [
+        ((3, 51, 2), {}, True),
+        ((3, 51, 2), {"init_command": "PRAGMA foreign_keys = 1; PRAGMA wal_autocheckpoint = 0"}, False),
+        ((3, 51, 3), {}, False),
+    ],
+)
+def test_django_is_told_to_leave_checkpoints_to_treadle(
+    python6: str, tmp_path: Path, version: tuple[int, ...], options: dict[str, str], warned: bool
+) -> None:
+    lines = (
+        "import sqlite3",
+        "from tests.contrib.django_project.settings import *",
+        f"sqlite3.dbapi2.sqlite_version_info = {version}",
+        f"DATABASES['default']['OPTIONS'] = {options}",
+    )
+    (tmp_path / "its_settings.py").write_text("\n".join(lines))
+    words = ("check", "--settings", "its_settings", "--pythonpath", str(tmp_path))
+    said = Project(python6, tmp_path).manage(*words)
+    assert warned == ("treadle.W002" in said), said
 
 
 def test_no_job_is_lost_when_the_server_restarts_twice(

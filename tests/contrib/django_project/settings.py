@@ -61,7 +61,7 @@ else:
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": BASE / "db.sqlite3",
-            "OPTIONS": {"transaction_mode": "IMMEDIATE"},
+            "OPTIONS": {"transaction_mode": "IMMEDIATE", "init_command": "PRAGMA wal_autocheckpoint = 0"},
         }
     }
 if find_spec("django.tasks") or find_spec("django_tasks"):

@@ -12,6 +12,7 @@ from typing import Any
 from treadle.cli.doctor import Finding, Level
 from treadle.cli.output import clean
 from treadle.stores.base import Store
+from treadle.stores.sqlite.checkpoint import wal_reset_race
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.stores.sqlite.url import NETWORK_FILE_SYSTEMS
 from treadle.units import format_bytes
@@ -21,8 +22,6 @@ LONG_LOG = 64 << 20
 LITTLE_DISK, TOO_LITTLE_DISK = 1 << 30, 100 << 20
 SAMPLES, FAR = 5, 0.1
 """Seconds, between treadle and a libSQL server. A claim takes four round trips, and other writers wait for it."""
-FIXED = ((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0))
-"""Versions, from and before, in which the WAL-reset race is fixed besides 3.51.3 and later."""
 
 
 def checks(store: SQLiteStore, status: Mapping[str, Any], *, quick: bool) -> Iterator[Finding]:
@@ -34,11 +33,6 @@ def checks(store: SQLiteStore, status: Mapping[str, Any], *, quick: bool) -> Ite
     yield _sqlite(str(status["sqlite_version"]))
     yield _log(status["log_bytes"])
     yield _disk(shutil.disk_usage(Path(status["where"]).parent).free)
-
-
-def wal_reset_race(version: tuple[int, ...]) -> bool:
-    """Whether this SQLite can corrupt a database when one connection commits while another checkpoints."""
-    return (3, 7, 0) <= version <= (3, 51, 2) and not any(since <= version < before for since, before in FIXED)
 
 
 def _integrity(answer: str) -> Finding:

@@ -10,8 +10,10 @@ from django.db import connections
 
 from treadle.contrib.django.app import project_app, url_of
 from treadle.errors import TreadleError
+from treadle.stores.sqlite.checkpoint import wal_reset_race
 
 IMMEDIATE = '"OPTIONS": {"transaction_mode": "IMMEDIATE"}'
+NO_CHECKPOINTS = '"OPTIONS": {"init_command": "PRAGMA wal_autocheckpoint = 0"}'
 
 
 def check_settings(app_configs: Any, **_: Any) -> list[CheckMessage]:
@@ -48,4 +50,9 @@ def _check_sqlite(connection: Any) -> list[CheckMessage]:
         problem = f"Transactions of the database {alias!r} take the lock when they first write."
         hint = f"With workers beside them, some fail with 'database is locked'. Set {IMMEDIATE} in DATABASES."
         found.append(Warning(problem, hint=hint, id="treadle.W001"))
+    first = connection.settings_dict["OPTIONS"].get("init_command") or ""
+    if "wal_autocheckpoint" not in first and wal_reset_race(connection.Database.sqlite_version_info):
+        problem = f"SQLite {connection.Database.sqlite_version} can corrupt the database {alias!r}."
+        hint = f"Leave checkpoints to treadle: set {NO_CHECKPOINTS} in DATABASES. SQLite 3.51.3 needs no such setting."
+        found.append(Warning(problem, hint=hint, id="treadle.W002"))
     return found

@@ -25,6 +25,8 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+FIXED = ((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0))
+"""Versions, from and before, in which the WAL-reset race is fixed besides 3.51.3 and later."""
 MAGIC = b"\x37\x7f\x06"
 """A log begins with it."""
 LONG = 4 << 20
@@ -39,6 +41,11 @@ LOOK = 0.005
 PAUSE = 0.25
 """Seconds between two tries while readers keep the log from being reset."""
 log = logging.getLogger("treadle")
+
+
+def wal_reset_race(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite can corrupt a database when one connection commits while another checkpoints."""
+    return (3, 7, 0) <= version <= (3, 51, 2) and not any(since <= version < before for since, before in FIXED)
 
 
 def open_lock(path: str, database: Path) -> int:
