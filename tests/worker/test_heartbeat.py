@@ -15,7 +15,7 @@ from treadle import Treadle
 from treadle.errors import StoreUnusable
 from treadle.stores.rows import Beat
 from treadle.testing import ManualClock
-from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.heartbeat import STILL, Heartbeat
 from treadle.worker.inflight import Inflight
 from treadle.worker.parts import Parts
 
@@ -52,6 +52,33 @@ def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> No
     asyncio.run(beat_twice())
     first, second, *_ = store.beats
     assert second - first < 2.0
+
+
+class BesideADeadWorker:
+    """A store in which the count of another worker stands still."""
+
+    where = "nowhere"
+
+    def beat(self, worker: str, time_left: object, stalled_for: int) -> Beat:
+        return Beat({"w2": 1}, {})
+
+    def declare_dead(self, worker: str, reason: str, beats: int) -> int:
+        return 1
+
+
+def test_a_worker_that_is_declared_dead_is_logged_with_its_jobs(caplog: pytest.LogCaptureFixture) -> None:
+    store: Any = BesideADeadWorker()
+
+    async def beat_until_it_is_dead() -> None:
+        heartbeat = Heartbeat(store, 0.01, list, list, Inflight.create(1), Parts())
+        heartbeat.start()
+        for _ in range(1 + STILL):
+            await asyncio.wait_for(heartbeat.news.get(), 30)
+        heartbeat.stop()
+        heartbeat.join()
+
+    asyncio.run(beat_until_it_is_dead())
+    assert "worker w2 is dead: its heartbeat stopped; 1 job returned" in caplog.text
 
 
 # The clock of the database steps

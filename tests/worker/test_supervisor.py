@@ -37,6 +37,7 @@ def test_the_jobs_of_a_dead_worker_are_returned_as_soon_as_the_store_accepts_it(
     stores.rows(treadle_url, "DROP FUNCTION treadle.protect CASCADE" if on_postgres else "DROP TRIGGER protect")
     assert dead.declare_dead()
 
+    assert "was killed by SIGKILL; 1 job returned" in caplog.text
     assert td.jobs().jobs[0].status is Status.PENDING
     assert [attempt.error for attempt in td.attempts(job.id)] == ["its worker was killed by SIGKILL"]
 

@@ -18,6 +18,7 @@ from treadle.job import ClaimedJob
 from treadle.outcome import StopReason
 from treadle.stores.base import Engine, Store
 from treadle.stores.rows import Beat
+from treadle.units import plural
 from treadle.worker import host
 from treadle.worker.inflight import Attempts, Inflight
 from treadle.worker.parts import Parts
@@ -130,7 +131,8 @@ class Heartbeat(threading.Thread):
         beat = self._store.beat(self.worker, self._time_left(), clock.seconds(stalled_for))
         for worker in self._stood_still(beat):
             returned = self._store.declare_dead(worker, "its worker stopped beating", beats=beat.workers[worker])
-            log.warning("worker %s is dead: its heartbeat stopped; %d jobs returned", worker, returned)
+            jobs = plural(returned, "job")
+            log.warning("worker %s is dead: its heartbeat stopped; %s returned", worker, jobs)
         return beat
 
     def _stalled_for(self) -> float:

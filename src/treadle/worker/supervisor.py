@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from treadle.stores import open_store
+from treadle.units import plural
 from treadle.worker import host
 from treadle.worker.child import how_it_ended
 from treadle.worker.health import VARIABLE as REPORT_VARIABLE
@@ -52,7 +53,7 @@ class DeadWorker(NamedTuple):
         except Exception as error:  # even one of a driver: only this process replaces its workers
             log.warning("a worker process %s; its jobs will be returned later: %s", self.how, str(error) or repr(error))
             return False
-        log.warning("a worker process %s; %d jobs returned", self.how, returned)
+        log.warning("a worker process %s; %s returned", self.how, plural(returned, "job"))
         return True
 
 
