@@ -6,7 +6,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import partial
-from types import SimpleNamespace, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -157,9 +157,10 @@ def _resolved(hint: Any, space: dict[str, Any]) -> Any:
     """An annotation as a type, also if it, or a part of it, is a text."""
     holder = SimpleNamespace(__annotations__={"hint": hint})
     try:
-        return None if hint is None else get_type_hints(holder, space, include_extras=True)["hint"]
+        found = get_type_hints(holder, space, include_extras=True)["hint"]
     except Exception:
         return Any
+    return None if found is NoneType else found
 
 
 def _is_context(hint: Any, context: type) -> bool:

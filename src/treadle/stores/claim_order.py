@@ -54,9 +54,8 @@ class Slots:
 
     def __init__(self, limits: Mapping[str, tuple[str, ...]], places: dict[str, int]) -> None:
         self._limits, self._places = limits, places
-
-    def __bool__(self) -> bool:
-        return bool(self._places)
+        self.any = bool(places)
+        """Whether some type is limited."""
 
     def has(self, type: str) -> bool:
         """Whether each limit of the type has a place."""
@@ -138,7 +137,7 @@ class ClaimOrder:
         """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found."""
         self.missing, self.rows, self.now, self._slots = limit, 0, now, slots
         self.turns, self.served, self.more = {}, set(), False
-        if self._full or slots:
+        if self._full or slots.any:
             heads, self._heap, self._full = [*self._heap, *self._full], [], []
             for head in heads:
                 self._push(head)
@@ -173,7 +172,7 @@ class ClaimOrder:
         if len(batch) > 1:
             candidates.sort()
         known = candidates[: bisect_right(candidates, (*certain, _LAST_RANGE))]
-        taken = self._with_slots(known) if self._slots else known[: self.missing]
+        taken = self._with_slots(known) if self._slots.any else known[: self.missing]
         self.missing -= len(taken)
         some = taken if len(batch) > 1 else taken[-1:]
         passed = {range: (run_at, id) for run_at, id, range in some}
@@ -218,7 +217,7 @@ class ClaimOrder:
             self._push(head)
 
     def _push(self, head: Head) -> None:
-        if not self._slots or self._slots.has(head.range.type):
+        if not self._slots.any or self._slots.has(head.range.type):
             heapq.heappush(self._heap, head)
         else:
             self._full.append(head)

@@ -72,7 +72,7 @@ class CopyAccess:
 
         def steps(tx: Transaction) -> None:
             is_new = note not in moved.notes(tx)
-            for each in tx.sql.forbid("filled", CLOSED, CHANGES, f"{IS_FILLED}{source}", tx.sql.IS_FILLED):
+            for each in tx.sql.forbid("filled", CLOSED, CHANGES, f"{IS_FILLED}{source}", f"({tx.sql.IS_FILLED})"):
                 tx.execute(each)
             moved.note(tx, note, at)
             moved.drop_notes(tx, moved.COMPLETE)

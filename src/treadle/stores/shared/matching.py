@@ -56,13 +56,12 @@ class Arrival(NamedTuple):
         return _decode_ids(self.what) if self.kind == "ended" else (self.what,)
 
 
-def claim_and_match(store: SQLStore[Any], worker: str, request: ClaimRequest) -> Claim:
-    """Claim. If something has arrived, match it and claim what that lets go, until there are jobs."""
-    claimed = store._claim(worker, request)
-    goes_on = claimed.arrived
+def claim_more(store: SQLStore[Any], worker: str, request: ClaimRequest, claimed: Claim) -> Claim:
+    """Match what has arrived, and claim what that lets go, until there are jobs."""
+    goes_on = True
     while goes_on:
         try:
-            goes_on = _claim_more(store, worker, request, claimed)
+            goes_on = _claim_once_more(store, worker, request, claimed)
         except WorkerLost:  # what was claimed is another worker's now
             raise
         except Exception as error:
@@ -73,7 +72,7 @@ def claim_and_match(store: SQLStore[Any], worker: str, request: ClaimRequest) ->
     return claimed
 
 
-def _claim_more(store: SQLStore[Any], worker: str, request: ClaimRequest, claimed: Claim) -> bool:
+def _claim_once_more(store: SQLStore[Any], worker: str, request: ClaimRequest, claimed: Claim) -> bool:
     """Match once, and claim what that lets go. Return whether to go on: claimed jobs wait for no other match."""
     if not store._match(request, claimed):
         claimed.due = claimed.due and _not_at_once(claimed.due)

@@ -196,7 +196,9 @@ class SQLStore(ABC, Generic[D]):
             except KeysLocked as locked:
                 aside |= set(locked.ids)
 
-    claim = matching.claim_and_match
+    def claim(self, worker: str, request: ClaimRequest) -> Claim:
+        claimed = self._claim(worker, request)
+        return matching.claim_more(self, worker, request, claimed) if claimed.arrived else claimed
 
     def _claim(self, worker: str, request: ClaimRequest) -> Claim:
         return self.move("claim", claim_settle.claim, worker, request)

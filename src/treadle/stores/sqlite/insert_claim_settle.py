@@ -157,7 +157,9 @@ class Transitions(Transaction):
         *checked, pauses, version, opened, arrival = state.fetchone()
         self._check(worker, *checked)
         held = NOTHING_PAUSED if pauses == "[]" else paused(_decode_pauses(pauses), self.now)
-        limited = limited_claim(self, self.cursors.known, version, opened)
+        known, limited = self.cursors.known, None
+        if version != known.version or known.limits.types or opened:
+            limited = limited_claim(self, known, version, opened)
         back = limited.open_keys() if limited and opened else 0
         if held != self.cursors.paused or held.ended or back:
             order, kept = self._look_again(request, held), None

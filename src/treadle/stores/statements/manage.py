@@ -118,7 +118,7 @@ class Manage:
     DROP_META = "DELETE FROM treadle.meta WHERE key = CAST(:key AS text)"
     NEGATE_META = "UPDATE treadle.meta SET value = -value WHERE key = CAST(:key AS text)"
     # Whether a copy fills this database, and is not the transaction that asks. (The key: see shared/moved.py.)
-    IS_FILLED = "EXISTS (SELECT 1 FROM treadle.meta WHERE substr(key, 1, 12) = 'filled from ' AND value > 0)"
+    IS_FILLED = "SELECT EXISTS (SELECT 1 FROM treadle.meta WHERE substr(key, 1, 12) = 'filled from ' AND value > 0)"
     SOME_JOB = "SELECT id::text FROM treadle.jobs LIMIT 1"
     # How many jobs there are.
     COUNT_JOBS = "SELECT coalesce(sum(count), 0)::bigint FROM treadle.tallies WHERE status = 'all'"
