@@ -12,6 +12,7 @@ from tests.conformance.helpers import DAY, put, put_many, take
 from treadle.job import Status
 from treadle.outcome import COMPLETED
 from treadle.stores.sqlite.connection import Database, Transaction
+from treadle.worker.chores import OLD
 
 pytestmark = [pytest.mark.only("sqlite"), pytest.mark.torture]  # a time, though of CPU, depends on the machine
 
@@ -69,7 +70,7 @@ def test_a_prune_of_very_many_jobs(store, clock, longest):
     clock.now += DAY
 
     def prune() -> None:
-        while store.prune((Status.COMPLETED,), 0, 1000):
+        while store.prune((Status.COMPLETED,), 0, OLD):
             pass
 
     assert longest(prune) < MOST
