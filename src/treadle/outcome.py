@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import traceback as tracebacks
 from enum import Enum, StrEnum
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -17,6 +19,8 @@ from treadle.job import ClaimedJob, NewJob, Status, Suspicion
 from treadle.log_lines import NewLine
 from treadle.steps import NewStep
 from treadle.waits import NewSignal, NewWait
+
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 
 
 class OutcomeKind(StrEnum):
@@ -215,9 +219,13 @@ def describe(error: BaseException) -> tuple[str, str | None]:
 
 
 def _trace(error: BaseException) -> str | None:
-    if error.__traceback__ is None:
+    """Its traceback from the handler on: treadle's own frames before it help nobody."""
+    trace = error.__traceback__
+    if trace is None:
         return None
+    while trace.tb_next is not None and trace.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        trace = trace.tb_next
     try:
-        return "".join(tracebacks.format_exception(error))
+        return "".join(tracebacks.format_exception(type(error), error, trace))
     except BaseException:
-        return "".join(tracebacks.format_tb(error.__traceback__))
+        return "".join(tracebacks.format_tb(trace))

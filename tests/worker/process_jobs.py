@@ -84,6 +84,16 @@ def complain(about: str) -> None:
     raise ValueError(about)
 
 
+@td.job(max_attempts=1)
+def complains_here(about: str) -> None:
+    raise ValueError(about)
+
+
+@td.job(max_attempts=1)
+async def complains_async(about: str) -> None:
+    raise ValueError(about)
+
+
 @td.job(run="process")
 def report_progress(ctx: Context, path: str) -> None:
     """Reports progress, and ends when the file exists."""

@@ -70,6 +70,16 @@ def test_a_process_handlers_exception_comes_back_with_its_traceback(in_children:
     assert "in complain" in (attempt.traceback or "")
 
 
+@pytest.mark.parametrize("handler", ["complain", "complains_here", "complains_async"])
+def test_a_traceback_begins_in_the_handler(in_children: Treadle, handler: str) -> None:
+    """In a child, in a thread and on the event loop."""
+    job = getattr(process_jobs, handler).enqueue(about="the weather")
+    with working(in_children):
+        ended(in_children, job)
+    _, first, *_ = (in_children.attempts(job.id)[0].traceback or "").splitlines()
+    assert "process_jobs.py" in first
+
+
 def test_a_handler_that_kills_its_child_is_charged_for_each_crash_and_fails_in_the_end(in_children: Treadle) -> None:
     job, neighbor = process_jobs.die.enqueue(code=3), process_jobs.own_pid.enqueue()
     with working(in_children):

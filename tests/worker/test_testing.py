@@ -191,7 +191,7 @@ def test_drain_raises_with_the_traceback_of_a_failure_after_all_jobs_have_run() 
             drain(td)
         text = str(caught.value)
         assert text.startswith(
-            "1 of the jobs failed; to allow that: drain(td, raising=False)\nsend_mail(to='nobody') is retried"
+            "1 attempt failed; to allow that: drain(td, raising=False)\nsend_mail(to='nobody') is retried"
         )
         assert "(attempt 1 of 2)" in text
         assert 'raise ConnectionError("no such mailbox")' in text

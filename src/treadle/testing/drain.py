@@ -15,6 +15,7 @@ from treadle.management import every_job
 from treadle.results import run_on_a_loop
 from treadle.stores.base import ClaimRequest
 from treadle.testing.enqueued import call
+from treadle.units import plural
 from treadle.worker.tick import TickReport, report_of
 from treadle.worker.worker import Worker
 
@@ -84,7 +85,7 @@ def _failed_since(td: Treadle, lease: int) -> list[tuple[Job, Attempt]]:
 
 
 def _failures(failed: list[tuple[Job, Attempt]]) -> str:
-    lines = [f"{len(failed)} of the jobs failed; to allow that: drain(td, raising=False)"]
+    lines = [f"{plural(len(failed), 'attempt')} failed; to allow that: drain(td, raising=False)"]
     for job, attempt in failed[:SHOWN]:
         left = "failed" if job.status is Status.FAILED else f"is retried at {job.run_at.isoformat()}"
         lines += [f"{call(job.type, job.payload)} {left} (attempt {attempt.attempt} of {job.max_attempts}):"]

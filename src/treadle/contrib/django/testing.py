@@ -23,6 +23,7 @@ from treadle.job import ClaimedJob
 from treadle.outcome import UNSUCCESSFUL, Outcome
 from treadle.run_steps import StepSaver
 from treadle.stores.base import ClaimRequest
+from treadle.units import plural
 from treadle.worker.runner import run_async, run_sync
 from treadle.worker.tick import TickReport
 
@@ -52,7 +53,7 @@ def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
             if outcome.kind in UNSUCCESSFUL:
                 failed[claimed.id] = f"{claimed.type} {outcome.kind.value}:\n{outcome.traceback or outcome.error}"
     if failed and raising:
-        problem = f"{len(failed)} of the jobs failed; to allow that: drain(raising=False)"
+        problem = f"{plural(len(failed), 'job')} failed; to allow that: drain(raising=False)"
         raise AssertionError("\n".join([problem, *failed.values()]))
     counts: dict[str, Any] = dict(kinds)
     return TickReport(ran=kinds.total(), next_due_at=clock.optional_moment(td.store.due(request).next_at), **counts)
