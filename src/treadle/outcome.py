@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import traceback as tracebacks
 from enum import Enum, StrEnum
-from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -20,7 +18,7 @@ from treadle.log_lines import NewLine
 from treadle.steps import NewStep
 from treadle.waits import NewSignal, NewWait
 
-_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+_PACKAGE = __file__.rpartition("outcome")[0]
 
 
 class OutcomeKind(StrEnum):

@@ -81,7 +81,7 @@ class Place:
             print("what the processes said last:", *self.log.read_text().splitlines()[-LAST:], sep="\n")
         if kind is None and self.is_postgres:
             # A crash of the server sets the count to 0: its log has the rest, see the fixture `server`.
-            assert deadlocks(self.url) <= self._deadlocks
+            assert deadlocks(self.url, end_others=True) <= self._deadlocks
 
     @property
     def is_postgres(self) -> bool:

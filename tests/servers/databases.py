@@ -50,10 +50,12 @@ def drop_database(admin: str, name: str) -> None:
         connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
 
 
-def deadlocks(url: str) -> int:
-    """How many the server has counted in this database. A session reports its own at its end, at the latest."""
+def deadlocks(url: str, *, end_others: bool = False) -> int:
+    """How many the server has counted in this database. A session reports its own at its end, at the latest. One whose
+    client was cut off does not end by itself: `end_others`."""
     others = (
-        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+        f"SELECT {'pg_terminate_backend(pid)' if end_others else '1'} FROM pg_stat_activity "
+        "WHERE datname = current_database() AND backend_type = 'client backend'"
         f" AND pid <> pg_backend_pid() AND application_name <> '{RESETTING}'"
     )
     with psycopg.connect(url, autocommit=True) as connection:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import START, Candidate, ClaimOrder, Found, Position, RangeStart, ReadyRange
+from treadle.stores.claim_order import NO_SLOTS, START, Candidate, ClaimOrder, Found, Position, RangeStart, ReadyRange
 from treadle.stores.turns import by_turns, found_by_turns, served
 
 NOW = 1_000
@@ -85,7 +85,7 @@ def test_whose_turn_it_is_goes_in_the_place_of_the_oldest() -> None:
     order = ClaimOrder([Found(fair, START), Found(plain, (5, "p"))], ClaimRequest(limit=9))
     turns: list[tuple[str, Position]] = [("new", (9, "n")), ("old", (1, "a")), ("old", (2, "b"))]
     jobs: list[Candidate] = []
-    for batch in order.batches(9, {}, NOW):
+    for batch in order.batches(9, NO_SLOTS, NOW):
         starts = {
             fair: RangeStart(sorted(job for _, job in turns), None),
             plain: RangeStart([(5, "p"), (6, "q")], None),
