@@ -276,7 +276,7 @@ EXPENSIVE = 0.02
 EVERY = 1.0
 """Seconds after which a claim looks anyway."""
 MOST_LIMITED = 200
-"""Types with limits, up to which one statement is told them and may look and claim."""
+"""With more limited types than this, no claim is one statement: each claim would have to send all their names."""
 
 
 class KnownLimits:
