@@ -203,6 +203,16 @@ def test_in_a_commit_group_only_the_rejected_caller_gets_the_error(store):
 # Until started
 
 
+def test_a_successor_until_started_frees_its_key_when_it_starts(store):
+    call(store, REPLACE)
+    running = start(store)
+    second = call(store, REPLACE | STARTED)
+    assert settle_one(store, running, COMPLETED)
+
+    assert second.id == start(store).id
+    assert second.id != put(store, dedupe="k").id
+
+
 @pytest.mark.parametrize("rule", [STARTED, REJECT | STARTED, REPLACE | STARTED, DEBOUNCE | STARTED], ids=str)
 def test_a_key_until_started_is_free_when_its_job_has_started(store, clock, rule):
     call(store, rule)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.helpers import FAILED, HOUR, RETRIED, SNOOZED, enlist, ids, put, settle_one, take
-from tests.conformance.keyed_jobs import call, due_in, keyed, start, waiting
+from tests.conformance.keyed_jobs import REPLACE, STARTED, call, due_in, keyed, start, waiting
 from tests.conformance.test_by_hand import delete_job
 from treadle.clock import from_datetime
 from treadle.job import Reschedule, Status
@@ -293,3 +293,16 @@ def test_a_successor_whose_holder_was_deleted_by_hand_takes_the_key(store, by_ha
 
     assert second.id == third.id
     assert [second.id] == ids(take(store))
+    assert second.id == put(store, dedupe="k").id
+
+
+@pytest.mark.by_hand
+def test_such_a_successor_holds_the_key_as_long_as_its_rule_says(store, by_hand):
+    first = call(store)
+    start(store)
+    second = call(store, REPLACE | STARTED)
+    delete_job(by_hand, first.id)
+
+    assert second.id == put(store, dedupe="k").id
+    assert [second.id] == ids(take(store))
+    assert second.id != put(store, dedupe="k").id

@@ -540,7 +540,10 @@ BEGIN
                 CONTINUE;
             END IF;
             UPDATE treadle.dedupe d
-               SET id = coalesce(held.successor, job), until_started = 0, expires_at = NULL, successor = NULL,
+               SET id = coalesce(held.successor, job), expires_at = NULL, successor = NULL,
+                   until_started = coalesce((
+                       SELECT (j.dedupe_rule::jsonb ->> 'until' = 'started')::integer
+                         FROM treadle.jobs j WHERE j.id = held.successor AND j.tenant = of_tenant), 0),
                    since = CASE WHEN held.successor IS NOT NULL THEN d.since END
              WHERE d.tenant = of_tenant AND d.key = wanted;
             IF held.successor IS NULL THEN

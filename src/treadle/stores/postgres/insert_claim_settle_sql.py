@@ -359,7 +359,10 @@ gone AS (
         SELECT place FROM mine WHERE successor IS NULL AND coalesce(expires_at, 0) <= CAST(:now AS bigint)))
     RETURNING id),
 passed AS (
-    UPDATE treadle.dedupe d SET id = d.successor, successor = NULL, expires_at = NULL
+    UPDATE treadle.dedupe d
+       SET id = d.successor, successor = NULL, expires_at = NULL, until_started = coalesce((
+           SELECT (j.dedupe_rule::jsonb ->> 'until' = 'started')::integer
+             FROM treadle.jobs j WHERE j.id = d.successor AND j.tenant = d.tenant), 0)
      WHERE ctid = ANY(ARRAY(SELECT place FROM mine WHERE successor IS NOT NULL))
     RETURNING id),
 woken AS (

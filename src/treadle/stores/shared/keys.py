@@ -180,7 +180,9 @@ def _pass_on(tx: Transaction, place: Mapping[str, Any], state: KeyState) -> None
     queue = tx.value(tx.sql.WAKE_SUCCESSOR, {"successor": state.successor, "now": tx.now})
     if queue is not None:
         tx.job_waits(queue)
-    row = {"id": state.successor, "until_started": 0, "since": state.since, "expires_at": None}
+    found = tx.execute(tx.sql.DEDUPE_KEY, {"id": state.successor}).fetchone()
+    until_started = int(found is not None and read_rule(found[2]).until == "started")
+    row = {"id": state.successor, "until_started": until_started, "since": state.since, "expires_at": None}
     _set(tx, place, row)
 
 

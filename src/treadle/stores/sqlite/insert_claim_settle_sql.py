@@ -280,7 +280,12 @@ RELEASE_KEYS = (
     UPDATE treadle_ready SET parked = '', updated_at = :now
      WHERE id IN (SELECT successor FROM treadle_dedupe WHERE {_OF_THESE}) AND parked = 'key'
     """,
-    f"UPDATE treadle_dedupe SET id = successor, successor = NULL, expires_at = NULL WHERE {_OF_THESE}",
+    f"""
+    UPDATE treadle_dedupe
+       SET id = successor, successor = NULL, expires_at = NULL, until_started = coalesce((
+           SELECT j.dedupe_rule ->> 'until' = 'started' FROM treadle_jobs j WHERE j.id = treadle_dedupe.successor), 0)
+     WHERE {_OF_THESE}
+    """,
     """
     DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
         SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
