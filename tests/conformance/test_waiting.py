@@ -22,6 +22,8 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
+from tests.conformance.keyed_jobs import STARTED, keyed
+from treadle.codec import as_json
 from treadle.errors import BadOption, LeaseLost, StoreBusy, WrongStatus
 from treadle.job import ClaimedJob, Job, Status
 from treadle.outcome import Outcome, OutcomeKind
@@ -248,6 +250,19 @@ def test_a_wait_ends_after_its_time(store: Any, clock: FakeClock) -> None:
     store.signal(NewSignal("go"))
     assert store.match() == 1
     assert [step.kind for step in store.steps(claimed.id)] == ["timeout"]
+
+
+def test_a_job_waits_for_a_subjob_with_the_key_that_it_held_until_it_started(store: Any) -> None:
+    parent = store.insert([keyed(STARTED)])[0]
+    (claimed,) = take(store)
+    subjob = keyed(STARTED)
+    step, wait = NewStep("all", "gather", as_json([subjob.id])), NewWait("subjob", subjob.id, "all")
+    assert settle_one(
+        store, claimed, Outcome(OutcomeKind.SUSPENDED, charged=0, steps=(step,), waits=(wait,), follow_ups=(subjob,))
+    )
+    assert [subjob.id] == [wait.what for wait in store.waits(parent.id)]
+    run(store, subjob.id)
+    assert [parent.id] == ids(take(store))
 
 
 def test_a_job_waits_for_its_subjobs(store: Any) -> None:

@@ -22,7 +22,7 @@ from treadle.stores.shared.expiry import expire
 from treadle.stores.shared.logs import add_logs
 from treadle.stores.shared.stats import count_ended, tally
 from treadle.stores.shared.steps import add_steps, lock_held
-from treadle.stores.shared.waiting import signal, suspend
+from treadle.stores.shared.waiting import forgive, signal, suspend
 from treadle.stores.transaction import Insert, LeaseOutcome, Transaction
 from treadle.waits import NewSignal
 
@@ -97,10 +97,13 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
         _add_batches(tx, [new for _, outcome in batched for new in outcome.batches], briefly=briefly)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
         keys.release(tx, keyed)
+    suspended = [one for one in written if one[1].kind is OutcomeKind.SUSPENDED]
+    if suspended:
+        forgive(tx, suspended)  # before the subjobs are stored: their keys may depend on whether these have started
     follow_ups = [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]
     signals = [new for _, outcome in written if outcome.signals for new in outcome.signals]
     stored = _add(tx, follow_ups, signals, insert_unchecked, briefly=briefly) if follow_ups or signals else {}
-    if suspended := [one for one in written if one[1].kind is OutcomeKind.SUSPENDED]:
+    if suspended:
         suspend(tx, suspended, stored)
     if logged := [(c, outcome.logs) for c, outcome in written if outcome.logs]:
         add_logs(tx, logged)

@@ -74,12 +74,16 @@ def parents(tx: Transaction, id: str) -> list[Job]:
 # Suspended handlers
 
 
+def forgive(tx: Transaction, suspended: Sequence[LeaseOutcome]) -> None:
+    """The attempts of these jobs do not count: they have started, and will go on."""
+    tx.execute(tx.sql.FORGIVE_SUSPENDED, {"ids": as_json([c.id for c, _ in suspended])})
+
+
 def suspend(tx: Transaction, suspended: Sequence[LeaseOutcome], stored: Mapping[str, str]) -> None:
     """Write what the handlers of these jobs have begun to wait for. Their rows are in `ready` already. `stored`: which
     job each of their subjobs is, as its dedupe key may have decided."""
     found = [(c, _renamed(step, stored)) for c, o in suspended for step in o.steps]
     add_steps(tx, [(c.id, c.tenant, step, c.number, c.attempt) for c, step in found])
-    tx.execute(tx.sql.FORGIVE_SUSPENDED, {"ids": as_json([c.id for c, _ in suspended])})
     waiting = [(c, wait) for c, o in suspended for wait in o.waits]
     waits = [replace(wait, what=stored.get(wait.what, wait.what)) for _, wait in waiting]
     _add_waits(tx, [(c.id, c.tenant) for c, _ in waiting], waits)
