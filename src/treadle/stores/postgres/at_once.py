@@ -49,15 +49,28 @@ def insert(database: Database, jobs: Sequence[NewJob]) -> list[Job] | None:
     """Store jobs that need nothing but their own rows, if our role need not name a tenant first."""
     if not all(job.is_plain and _has_date(job) for job in jobs) or database.scope is not None:
         return None
-    rows, notices = new_rows(jobs), database.budget.notices({job.queue for job in jobs})
-    if notices.texts:
-        inserted = database.write_at_once("insert", sql.INSERT_AND_NOTIFY, {**rows, "notices": as_json(notices.texts)})
+    if len(jobs) == 1 and _is_due_at_once(jobs[0]):
+        statement, notifying, rows = sql.INSERT_ONE, sql.INSERT_ONE_AND_NOTIFY, _new_row(jobs[0])
     else:
-        inserted = database.write_at_once("insert", sql.INSERT, rows)
+        statement, notifying, rows = sql.INSERT, sql.INSERT_AND_NOTIFY, new_rows(jobs)
+    notices = database.budget.notices({job.queue for job in jobs})
+    if notices.texts:
+        inserted = database.write_at_once("insert", notifying, {**rows, "notices": as_json(notices.texts)})
+    else:
+        inserted = database.write_at_once("insert", statement, rows)
     database.notified(notices)
     now = inserted.fetchone()[0]
     database.cursors.stale = True
     return [job.as_stored(now) for job in jobs]
+
+
+def _is_due_at_once(job: NewJob) -> bool:
+    return job.run_at is None and job.delay is None and job.start_within is None
+
+
+def _new_row(job: NewJob) -> Mapping[str, Any]:
+    """A new job that is due at once, as INSERT_ONE takes it."""
+    return {**msgspec.structs.asdict(job), "parked": job.parked(0)}
 
 
 def _has_date(job: NewJob) -> bool:
@@ -66,7 +79,7 @@ def _has_date(job: NewJob) -> bool:
 
 
 def claim(database: Database, worker: str, request: ClaimRequest) -> Claim | None:
-    """Claim, if looks are cheap and nothing is in the way, such as a job of a limited type, or a pause."""
+    """Claim, if looks are cheap and nothing is in the way, such as a job of a limited type, or of a paused tenant."""
     cursors = database.cursors
     if request.lease_for is not None or not cursors.may_claim_at_once():
         return None

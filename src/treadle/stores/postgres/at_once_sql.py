@@ -23,10 +23,25 @@ INSERT = f"""
 {NEW_JOBS},
 waiting AS ({NEW_READY})
 SELECT CAST(:now AS bigint)"""
+# ... and the same of one job alone, which is due at once: to read JSON costs more than a row.
+INSERT_ONE = """
+WITH job AS (
+    INSERT INTO treadle.jobs
+           (id, type, queue, tenant, subject, payload, priority, max_attempts, traceparent, schedule, fired_at, origin,
+            created_at)
+    VALUES (:id, :type, :queue, :tenant, :subject, :payload, :priority, :max_attempts, :traceparent, :schedule,
+            :fired_at, :origin, :now)),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count) VALUES ('all', :type, :queue, 1)),
+waiting AS (
+    INSERT INTO treadle.ready
+           (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, parked)
+    VALUES (:id, :queue, :type, :tenant, :priority, :now, 0, 0, 0, :now, :parked))
+SELECT CAST(:now AS bigint)"""
 # ... and notify the workers of [queue, …]. (Most enqueues of a fast producer need not.)
 _NOTIFY = """(SELECT count(pg_notify('treadle', queue))
                 FROM jsonb_array_elements_text(CAST(:notices AS text)::jsonb) queue)"""
-INSERT_AND_NOTIFY = f"{INSERT}, {_NOTIFY}"
+INSERT_AND_NOTIFY, INSERT_ONE_AND_NOTIFY = f"{INSERT}, {_NOTIFY}", f"{INSERT_ONE}, {_NOTIFY}"
 
 MOST_RANGES = 100
 """(queue, type, priority) that a claim looks at."""
