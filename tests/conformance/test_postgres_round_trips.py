@@ -7,14 +7,17 @@ from contextlib import closing
 import pytest
 
 from tests.conformance.helpers import enlist, limit, new_job, put_many, take
+from tests.conformance.test_pauses import ACME, EMBED, MAIL, pause
 from tests.conformance.test_waiting import waiting_for
 from tests.servers.proxy import Proxy
+from treadle import clock
 from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.limits import Limit, Rate
 from treadle.outcome import COMPLETED
 from treadle.steps import NewStep
 from treadle.stores.base import TypePolicy
+from treadle.stores.claim_order import Cursors
 from treadle.stores.postgres.store import PostgresStore
 from treadle.waits import NewSignal
 
@@ -101,6 +104,41 @@ def test_a_claim_takes_one_while_no_job_of_a_limited_type_waits(store, proxy):
     trips, claimed = round_trips(proxy, lambda: take(store, 200, worker="w1"))
 
     assert (1, 200) == (trips, len(claimed))
+
+
+def test_a_claim_takes_one_while_jobs_wait_by_turns_that_it_does_not_want(store, proxy):
+    store.insert([new_job(type, tenant="acme", fair="tenant") for type in ("fair", "turns") for _ in range(5)])
+    put_many(store, 10)
+
+    trips, claimed = round_trips(proxy, lambda: take(store, 20, types={"noop": None}, worker="w1"))
+    assert (1, 10) == (trips, len(claimed))
+    assert 5 == len(take(store, 20, types={"noop": None, "turns": None}, worker="w1"))
+
+
+@pytest.mark.parametrize("target", [MAIL, EMBED, ACME], ids=["queue", "type", "tenant"])
+def test_a_claim_of_other_jobs_takes_one_during_a_pause(store, proxy, target):
+    """What is paused waits beside them, or is parked."""
+    pause(store, target, until=2 * clock.now())
+    store.insert([new_job("embed", queue="mail", tenant="acme") for _ in range(5)])
+    take(store, worker="w1")  # parks the tenant's
+    store.database.cursors = Cursors()  # as after a second
+    put_many(store, 250)
+
+    for wanted, found in (200, 200), (200, 50):
+        trips, claimed = round_trips(proxy, lambda wanted=wanted: take(store, wanted, worker="w1"))
+        assert (1, found) == (trips, len(claimed))
+    assert claimed.due.in_seconds == pytest.approx(clock.now() / SECOND, rel=0.01)  # the end of the pause
+
+
+def test_a_claim_that_meets_jobs_of_a_paused_tenant_parks_them_first(store, proxy):
+    pause(store, ACME)
+    store.insert([new_job(tenant="acme") for _ in range(5)])
+    put_many(store, 5)
+
+    trips, claimed = round_trips(proxy, lambda: take(store, 5, worker="w1"))
+
+    assert (5, {""}) == (len(claimed), {c.tenant for c in claimed})
+    assert trips > 1
 
 
 def test_a_claim_in_one_learns_when_a_limit_lets_the_next_job_go(store, proxy):

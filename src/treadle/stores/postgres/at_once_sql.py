@@ -49,13 +49,16 @@ MOST_READ = 2_000
 """Jobs that it reads, if several ranges have due jobs: up to its limit of each."""
 
 # Look for ranges, and lease the most urgent jobs of the wanted ones, if nothing is in the way: due jobs of the types
-# :limited in the version :limits, pauses, turns, jobs that were not started in time, or too many ranges. Then nothing
-# is leased. The answer has ClaimedJob's columns and in its first row a state: whether nothing was in the way, whether
-# something has arrived that may let waiting jobs go, whether that is a signal, how long the look took, whether other
-# claims were faster, when it was, and if there are fewer jobs than asked for, when to claim again, as `next_due` finds
-# it. Without jobs, one row has the state.
+# :limited in the version :limits, jobs of a paused tenant among the most urgent ones, or the end of its pause, wanted
+# jobs by turns, jobs that were not started in time, or too many ranges. Then nothing is leased.
+# The answer has ClaimedJob's columns and in its first row a state: whether nothing was in the way, whether something
+# has arrived that may let waiting jobs go, whether that is a signal, how long the look took, whether other claims were
+# faster, when it was, and if there are fewer jobs than asked for, when to claim again, as `next_due` finds it. Without
+# jobs, one row has the state.
 _IS_WANTED = """coalesce((SELECT CAST(:timeouts AS text)::jsonb) ? type, true)
        AND coalesce((SELECT CAST(:queues AS text)::jsonb) ? queue, true)"""
+_MAY_START = f"""{_IS_WANTED}
+       AND queue <> ALL(ARRAY(SELECT queue FROM paused)) AND type <> ALL(ARRAY(SELECT type FROM paused))"""
 _LOOK = f"""
 range (queue, type, priority, run_at) AS (
     (SELECT queue, type, priority, run_at FROM treadle.ready WHERE parked = ''
@@ -71,16 +74,25 @@ range (queue, type, priority, run_at) AS (
           ORDER BY r.queue, r.type, r.priority DESC, r.run_at LIMIT 1)
         LIMIT 1) n),
 seen AS MATERIALIZED (SELECT * FROM range LIMIT {MOST_RANGES} + 1),
+turns (queue, type) AS (
+    (SELECT queue, type FROM treadle.ready WHERE parked = 'fair' ORDER BY queue, type LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.type FROM turns CROSS JOIN LATERAL (
+        SELECT r.queue, r.type FROM treadle.ready r
+         WHERE (r.queue, r.type) > (turns.queue, turns.type) AND r.parked = 'fair'
+         ORDER BY r.queue, r.type LIMIT 1) n),
+by_turns AS MATERIALIZED (SELECT * FROM turns LIMIT {MOST_RANGES} + 1),
 wanted AS MATERIALIZED (
-    SELECT queue, type, priority, count(*) OVER () AS ranges FROM seen WHERE run_at <= :now AND {_IS_WANTED}),
+    SELECT queue, type, priority, count(*) OVER () AS ranges FROM seen WHERE run_at <= :now AND {_MAY_START}),
 guard AS MATERIALIZED (
     SELECT (SELECT count(*) FROM seen) <= {MOST_RANGES}
            AND NOT EXISTS (SELECT 1 FROM wanted WHERE ranges > 1 AND ranges * :limit > {MOST_READ})
            AND (:worker = '' OR coalesce(({_IS_ALIVE}), 0) = 1)
            AND ({_LIMITS_VERSION}) = :limits AND NOT {OPENED}
            AND NOT EXISTS (SELECT 1 FROM wanted WHERE (SELECT CAST(:limited AS text)::jsonb) ? type)
-           AND NOT EXISTS (SELECT 1 FROM treadle.pauses)
-           AND NOT EXISTS (SELECT 1 FROM treadle.ready WHERE parked = 'fair')
+           AND NOT EXISTS (SELECT 1 FROM treadle.pauses WHERE until <= :now AND tenant <> '')
+           AND (SELECT count(*) FROM by_turns) <= {MOST_RANGES}
+           AND NOT EXISTS (SELECT 1 FROM by_turns WHERE {_IS_WANTED})
            AND NOT EXISTS (SELECT 1 FROM wanted w CROSS JOIN LATERAL (
                                SELECT 1 FROM treadle.types t WHERE t.type = w.type AND t.fair <> '' LIMIT 1) t)
            AND NOT EXISTS (SELECT 1 FROM treadle.ready WHERE start_by <= :now AND parked <> 'key') AS ok,
@@ -99,28 +111,33 @@ start AS MATERIALIZED (
     SELECT w.queue, w.type, w.priority, w.ranges, CASE WHEN w.ranges = 1 THEN :limit ELSE (
            SELECT count(*) FROM job j
             WHERE j.queue = w.queue AND j.type = w.type AND j.priority = w.priority) END AS n
-      FROM wanted w WHERE (SELECT ok FROM guard)),"""
-_OF_RANGES = """
-        SELECT p.ctid
-          FROM start e
-         CROSS JOIN LATERAL (
-               SELECT r.ctid FROM treadle.ready r
-                WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
-                  AND r.parked = '' AND (r.start_by <= :now) IS NOT TRUE
-                ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p"""
+      FROM wanted w WHERE (SELECT ok FROM guard)),
+met AS MATERIALIZED (
+    SELECT p.ctid AS place, p.tenant
+      FROM start e
+     CROSS JOIN LATERAL (
+           SELECT r.ctid, r.tenant FROM treadle.ready r
+            WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+              AND r.parked = '' AND (r.start_by <= :now) IS NOT TRUE
+            ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p),
+may_lease AS MATERIALIZED (
+    SELECT NOT EXISTS (SELECT 1 FROM met
+                        WHERE tenant = ANY(ARRAY(SELECT tenant FROM paused WHERE tenant <> ''))) AS ok),"""
 _STATE = f"""
 SELECT {LEASE_COLUMNS},
        CASE WHEN l.lease > (SELECT min(lease) FROM l) THEN NULL ELSE (
-        SELECT json_build_array(ok, arrived, signalled, seconds, g.n < s.n, :now, CASE WHEN ok AND g.n < :limit THEN
-            least(arrival, ({_NEXT_OPENING}), (SELECT coalesce(min(run_at) FILTER (WHERE {_IS_WANTED}),
-                                            CASE WHEN count(*) = :looked_at THEN max(run_at) END)
-                              FROM ({_NEXT_DUE}) d)) END)::text
-          FROM guard, (SELECT count(*) AS n FROM gone) g, (
+        SELECT json_build_array(guard.ok AND m.ok, arrived, signalled, seconds, g.n < s.n, :now,
+            CASE WHEN guard.ok AND g.n < :limit THEN
+            least(arrival, ({_NEXT_OPENING}), (SELECT min(until) FROM treadle.pauses WHERE until > :now),
+                  (SELECT coalesce(min(run_at) FILTER (WHERE {_MAY_START}),
+                                   CASE WHEN count(*) = :looked_at THEN max(run_at) END)
+                     FROM ({_NEXT_DUE}) d)) END)::text
+          FROM guard, (SELECT count(*) AS n FROM gone) g, may_lease m, (
                SELECT coalesce(sum(n) FILTER (WHERE ranges > 1), 0) AS n FROM start) s) END
   FROM (VALUES (1)) one LEFT JOIN l ON true LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY l.lease
 """
-CLAIM = MOVE_TO_LEASES.format(look=_LOOK, rows=_OF_RANGES) + _STATE
+CLAIM = MOVE_TO_LEASES.format(look=_LOOK, rows="SELECT place FROM met WHERE (SELECT ok FROM may_lease)") + _STATE
 
 # Completions. The answer: how many were held, when, and whether other workers have to look for jobs. They are notified.
 _COMPLETED = """
