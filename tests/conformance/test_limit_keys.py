@@ -148,6 +148,16 @@ def test_a_limit_is_shared_by_types(store):
     assert [] == take(store)
 
 
+def test_a_claim_in_which_one_type_takes_the_last_place_leaves_the_other(store):
+    declare(store, Limit("api", concurrency=2), types=("a", "b"))
+    put_many(store, 2, "b")
+    urgent = put_many(store, 2, "a", priority=1)
+    claimed = take(store)
+    assert [job.id for job in urgent] == ids(claimed)
+    finish(store, claimed)
+    assert ["b", "b"] == [c.type for c in take(store)]
+
+
 def test_a_place_is_used_by_the_type_that_a_worker_knows(store):
     """Jobs of type `a` are parked first, and nobody runs them now."""
     declare(store, Limit("api", concurrency=1, per="tenant"), types=("a", "b"))

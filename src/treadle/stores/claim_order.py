@@ -61,6 +61,10 @@ class Slots:
         """Whether each limit of the type has a place."""
         return all(self._places.get(name, 0) > 0 for name in self._limits.get(type, ()))
 
+    def places(self, type: str, most: int) -> int:
+        """How many jobs of the type may start, up to `most`."""
+        return min([most, *(self._places.get(name, 0) for name in self._limits.get(type, ()))])
+
     def take(self, type: str, places: int = 1) -> None:
         for name in self._limits.get(type, ()):
             self._places[name] -= places
@@ -142,7 +146,10 @@ class ClaimOrder:
             for head in heads:
                 self._push(head)
         while self._heap and self.missing > 0:
-            yield self._next_batch()
+            if slots.any and not slots.has(self._heap[0].range.type):  # others had the last place of a shared limit
+                self._full.append(heapq.heappop(self._heap))
+            else:
+                yield self._next_batch()
 
     def _next_batch(self) -> list[Head]:
         """Read twice as many jobs as needed if all ranges had equally many, and one to see what comes after it. If
@@ -193,6 +200,14 @@ class ClaimOrder:
             self.passed(head, after)
         elif start.lower is not None:
             self.below(head, start.lower)
+
+    def places(self, type: str) -> int:
+        """How many jobs of the type this claim may still take."""
+        return self._slots.places(type, self.missing)
+
+    def take(self, type: str, jobs: int) -> None:
+        """These were taken without `merge`."""
+        self._slots.take(type, jobs)
 
     def passed(self, head: Head, last: Position) -> None:
         """All jobs of this range up to the last one were taken."""

@@ -145,10 +145,6 @@ class LimitedClaim:
         self._places, self._keys = {}, {}
         return self.slots(types)
 
-    def is_limited(self, type: str) -> bool:
-        """Whether a type is limited at all."""
-        return type in self._limits.types
-
     def has_keys(self, type: str) -> bool:
         """Whether it has to be seen for each job whether it fits."""
         return type in self._limits.keyed

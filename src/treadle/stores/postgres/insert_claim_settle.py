@@ -215,7 +215,7 @@ class Transitions(Transaction):
             len(batch) > 1
             or head.range.fair
             or order.has_others(head)
-            or (limited and limited.is_limited(head.range.type))
+            or (limited and limited.has_keys(head.range.type))
         ):
             jobs = order.merge(batch, self._read_starts(batch, order))
             jobs = served(order, jobs, self.cursors.turn) if order.turns else jobs
@@ -227,9 +227,10 @@ class Transitions(Transaction):
                 in_order = []
             return [*keyed, *in_order, *self._lease_by_turns(worker, request, order, plain)]
         # Nearly always: nothing to merge, so nothing to read first.
-        is_due = head.at[0] <= self.now
-        claimed = self._lease_ranges(worker, request, [(head.range, order.missing, head.after)]) if is_due else []
-        if len(claimed) == order.missing:
+        is_due, most = head.at[0] <= self.now, order.places(head.range.type)
+        claimed = self._lease_ranges(worker, request, [(head.range, most, head.after)]) if is_due else []
+        order.take(head.range.type, len(claimed))
+        if len(claimed) == most:
             order.passed(head, max((c.run_at, c.id) for c in claimed))
         elif (lower := self.value(sql.LOWER_PRIORITY, head.range._asdict())) is not None:
             order.below(head, lower)
