@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
 
 
 def measure(setting: Setting) -> list[ReportRow]:
-    return [*_pairs(setting), _full_keys(setting), _fair(setting), _pauses(setting), _why(setting)]
+    return [*_pairs(setting), _full_keys(setting), *_fair(setting), _pauses(setting), _why(setting)]
 
 
 def _pairs(setting: Setting) -> list[ReportRow]:
@@ -102,17 +102,27 @@ def _full_keys(setting: Setting) -> ReportRow:
         return _compare(setting, "full_keys", what, limited, ("unlimited", unlimited), HALF)
 
 
-def _fair(setting: Setting) -> ReportRow:
-    keys, few = setting.sizes.keys, setting.sizes.few
-    what = f"{keys:,} tenants that take turns"
+def _fair(setting: Setting) -> list[ReportRow]:
+    """Jobs of a declared type wait by turns from the start. Those that a producer without the code has enqueued by name
+    are moved there by the claims."""
+    keys = setting.sizes.keys
+    turns = f"{keys:,} tenants that take turns"
+    return [
+        _turns(setting, "fair", turns, _of_tenants(keys, fair="tenant")),
+        _turns(setting, "fair_by_name", f"{turns}, enqueued by name", _of_tenants(keys)),
+    ]
+
+
+def _turns(setting: Setting, key: str, what: str, job: Callable[[int], NewJob]) -> ReportRow:
+    few = setting.sizes.few
     with (
-        _database(setting, "fair", what, _of_tenants(keys)) as fair,
+        _database(setting, key, what, job) as fair,
         _database(setting, "unfair", "one tenant", _noop) as unfair,
     ):
         fair.app.store.publish([TypePolicy(type="noop", fair="tenant")])
         fair.add(few)
         unfair.add(few)
-        return _compare(setting, "fair", what, fair, ("one, unfair", unfair), HALF)
+        return _compare(setting, key, what, fair, ("one, unfair", unfair), HALF)
 
 
 def _pauses(setting: Setting) -> ReportRow:
@@ -176,12 +186,12 @@ def _database(setting: Setting, name: str, what: str, job: Callable[[int], NewJo
         database.close()
 
 
-def _of_tenants(tenants: int) -> Callable[[int], NewJob]:
-    return lambda i: _noop(i, str(i % tenants))
+def _of_tenants(tenants: int, fair: str = "") -> Callable[[int], NewJob]:
+    return lambda i: _noop(i, str(i % tenants), fair=fair)
 
 
-def _noop(_: int, tenant: str = "", queue: str = "default") -> NewJob:
-    return NewJob(id=new_id(), type="noop", tenant=tenant, queue=queue, payload="{}")
+def _noop(_: int, tenant: str = "", queue: str = "default", fair: str = "") -> NewJob:
+    return NewJob(id=new_id(), type="noop", tenant=tenant, queue=queue, fair=fair, payload="{}")
 
 
 def _milliseconds(call: Callable[[], object]) -> float:

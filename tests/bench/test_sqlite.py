@@ -21,7 +21,7 @@ SECTIONS = {
     "idle": {"idle_cpu", "idle_memory"},
     "backlog": {f"backlog_{key}" for key in ("behind", "limited", "unknown", "future", "finished")},
     "control": {"limit_shared", "limit_key", "limit_rate_20", "limit_keys_200", "drain_types"},
-    "claims": {"pairs_some", "pairs_many", "full_keys", "fair", "pauses", "why"},
+    "claims": {"pairs_some", "pairs_many", "full_keys", "fair", "fair_by_name", "pauses", "why"},
     "durable": {"step", "steps", "fan_in", "signal_call", "signal_return"},
     "prune": {"prune_rate", "prune_cost"},
     "dashboard": {"watched"} | {f"page {path}" for path in PATHS},

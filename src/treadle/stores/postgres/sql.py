@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from treadle.stores.statements import Statements
-from treadle.stores.statements.parts import MOST, SUMS_OF_USAGE, THESE, UNNEEDED, UNTHROTTLED
+from treadle.stores.statements.parts import BESIDE_TURNS, MOST, OF_RANGE, SUMS_OF_USAGE, THESE, UNNEEDED, UNTHROTTLED
 
 # The id of no job.
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -73,6 +73,38 @@ class PostgresStatements(Statements):
     SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
     """
 
+    # A range by turns: of each tenant so many due jobs that they are :wanted in all, and at least :each. The next lower
+    # priority, in order and by turns; and whether jobs of a fair type are due that do not wait by turns yet. One look
+    # finds a tenant and its first job: often one of each is enough.
+    _FIRST = f"SELECT r.tenant, r.run_at, r.id FROM treadle.ready r WHERE {OF_RANGE} AND r.parked = 'fair'"
+    _IN_ORDER = "ORDER BY r.tenant, r.run_at, r.id LIMIT 1"
+    READ_TURNS = f"""
+    WITH RECURSIVE walk (tenant, run_at, id, lap, n) AS (
+        SELECT CAST(:last AS text) COLLATE "C", CAST(0 AS bigint), CAST(NULL AS uuid), 0, 0
+        UNION ALL
+        SELECT f.tenant, f.run_at, f.id, CASE WHEN w.tenant IS NULL THEN 1 ELSE lap END, n + 1
+          FROM walk w LEFT JOIN LATERAL (
+               ({_FIRST} AND r.tenant > w.tenant {_IN_ORDER})
+               UNION ALL ({_FIRST} AND w.tenant IS NULL {_IN_ORDER}) LIMIT 1) f ON true
+         WHERE n <= :tenants AND (lap = 0 OR w.tenant <= :last)),
+    turn AS MATERIALIZED (
+        SELECT tenant, run_at, id, n FROM walk
+         WHERE n > 0 AND tenant IS NOT NULL AND (lap = 0 OR tenant <= :last)),
+    share AS MATERIALIZED (
+        SELECT greatest(:each, (:wanted + count(*) - 1) / greatest(count(*), 1)) AS each FROM turn)
+    SELECT coalesce(CASE WHEN each = 1 THEN (
+               SELECT json_agg(json_build_array(tenant, CASE WHEN run_at <= :now THEN
+                          json_build_array(json_build_array(run_at, id)) ELSE '[]' END) ORDER BY n)
+                 FROM turn)
+           ELSE (
+               SELECT json_agg(json_build_array(t.tenant, (
+                          SELECT coalesce(json_agg(json_build_array(d.run_at, d.id)), '[]') FROM (
+                              SELECT r.run_at, r.id FROM treadle.ready r
+                               WHERE {OF_RANGE} AND r.tenant = t.tenant AND r.run_at <= :now AND r.parked = 'fair'
+                               ORDER BY r.run_at, r.id LIMIT each) d)) ORDER BY t.n)
+                 FROM turn t) END, '[]')::text, {BESIDE_TURNS}
+      FROM share
+    """
     # Let due jobs of a range wait by turns, which wait in order, unless another transaction has them.
     START_TURNS = """
     UPDATE treadle.ready SET parked = 'fair' WHERE ctid = ANY(ARRAY(

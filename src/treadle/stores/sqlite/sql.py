@@ -13,7 +13,7 @@ from typing import ClassVar
 from treadle.codec import encode
 from treadle.filters import is_index
 from treadle.stores.statements import Statements
-from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, UNNEEDED, UNTHROTTLED
+from treadle.stores.statements.parts import BESIDE_TURNS, LEASE_COLUMNS, MOST, OF_RANGE, UNNEEDED, UNTHROTTLED, WALK
 
 _FUNCTIONS = {"least": "min", "greatest": "max", "strpos": "instr", "json_build_array": "json_array"}
 _FUNCTIONS |= {"json_agg": "json_group_array", "to_json": "json"}
@@ -70,6 +70,19 @@ class SQLiteStatements(Statements):
         ON CONFLICT DO UPDATE SET count = max(min(count, {MOST}), -{MOST}) + excluded.count
     """
 
+    # A range by turns: of each tenant so many due jobs that they are :wanted in all, and at least :each. The next lower
+    # priority, in order and by turns; and whether jobs of a fair type are due that do not wait by turns yet.
+    READ_TURNS = from_postgres(f"""
+    WITH RECURSIVE {WALK}
+    SELECT (SELECT coalesce(json_agg(json_build_array(t.tenant, to_json((
+                SELECT coalesce(json_agg(json_build_array(d.run_at, d.id)), '[]') FROM (
+                    SELECT r.run_at, r.id FROM treadle.ready r
+                     WHERE {OF_RANGE} AND r.tenant = t.tenant AND r.run_at <= :now AND r.parked = 'fair'
+                     ORDER BY r.run_at, r.id
+                     LIMIT greatest(:each, (SELECT (:wanted + count(*) - 1) / greatest(count(*), 1) FROM turn))
+                    ) d)))), '[]')::text FROM (SELECT tenant FROM turn ORDER BY n) t),
+           {BESIDE_TURNS}
+    """)
     # Let due jobs of a range wait by turns, which wait in order.
     START_TURNS = """
     UPDATE treadle_ready SET parked = 'fair' WHERE id IN (

@@ -72,3 +72,11 @@ walk (tenant, lap, n) AS (
 turn AS MATERIALIZED (
     SELECT tenant, n FROM walk WHERE n > 0 AND tenant IS NOT NULL AND (lap = 0 OR tenant <= :last))
 """
+
+# What waits beside a range by turns.
+_LOWER = "SELECT r.priority FROM treadle.ready r WHERE r.queue = :queue AND r.type = :type AND r.priority < :priority"
+BESIDE_TURNS = f"""
+               ({_LOWER} AND r.parked = '' ORDER BY r.priority DESC LIMIT 1),
+               ({_LOWER} AND r.parked = 'fair' ORDER BY r.priority DESC LIMIT 1),
+               EXISTS (SELECT 1 FROM treadle.types t WHERE t.type = :type AND t.fair <> '')
+               AND EXISTS (SELECT 1 FROM treadle.ready r WHERE {OF_RANGE} AND r.run_at <= :now AND r.parked = '')"""

@@ -1,9 +1,6 @@
 """A job on its way: enqueue, claim, settle; and the workers that are alive."""
 
-from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, OF_RANGE, STUCK, THESE, WALK
-
-# The priorities below one, of a queue and type.
-_LOWER = "SELECT r.priority FROM treadle.ready r WHERE r.queue = :queue AND r.type = :type AND r.priority < :priority"
+from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, STUCK, THESE
 
 
 class Work:
@@ -108,23 +105,6 @@ class Work:
     DEAD_LEASEHOLDERS = """
         SELECT DISTINCT worker FROM treadle.leases l
          WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
-    """
-
-    # A range by turns: of each tenant so many due jobs that they are :wanted in all, and at least :each. The next lower
-    # priority, in order and by turns; and whether jobs of a fair type are due that do not wait by turns yet.
-    READ_TURNS = f"""
-        WITH RECURSIVE {WALK}
-        SELECT (SELECT coalesce(json_agg(json_build_array(t.tenant, to_json((
-                    SELECT coalesce(json_agg(json_build_array(d.run_at, d.id)), '[]') FROM (
-                        SELECT r.run_at, r.id FROM treadle.ready r
-                         WHERE {OF_RANGE} AND r.tenant = t.tenant AND r.run_at <= :now AND r.parked = 'fair'
-                         ORDER BY r.run_at, r.id
-                         LIMIT greatest(:each, (SELECT (:wanted + count(*) - 1) / greatest(count(*), 1) FROM turn))
-                        ) d)))), '[]')::text FROM (SELECT tenant FROM turn ORDER BY n) t),
-               ({_LOWER} AND r.parked = '' ORDER BY r.priority DESC LIMIT 1),
-               ({_LOWER} AND r.parked = 'fair' ORDER BY r.priority DESC LIMIT 1),
-               EXISTS (SELECT 1 FROM treadle.types t WHERE t.type = :type AND t.fair <> '')
-               AND EXISTS (SELECT 1 FROM treadle.ready r WHERE {OF_RANGE} AND r.run_at <= :now AND r.parked = '')
     """
 
     # ---- settle
