@@ -264,6 +264,17 @@ def test_a_commit_succeeds_even_if_the_checkpoint_fails(store, folder, monkeypat
     assert job == store.get(job.id)
 
 
+@pytest.mark.usefixtures("every_commit_checkpoints")
+def test_no_thread_of_this_process_competes_with_its_checkpoint(store, monkeypatch):
+    """It could take the file's lock again and again, while the log grows and the checkpoint waits."""
+    store.open()
+    turn, locked = store.database._turn, []
+    monkeypatch.setattr(checkpoint.Checkpointer, "_run", lambda self: locked.append(turn.locked()))
+    put(store)
+    assert locked
+    assert all(locked)
+
+
 def test_a_commit_does_not_wait_for_a_checkpoint_of_another_process(store, folder, monkeypatch):
     """Two checkpoints at once could corrupt the database, so there is only one, and the others continue."""
     checkpoints = []

@@ -141,9 +141,9 @@ class Database:
                     self._writer.close()
                     self._writer = None
                 raise
+            self._checkpointer.after_commit()  # before the next thread has its turn: nobody can write meanwhile
         finally:
             self._turn.release()
-        self._checkpointer.after_commit()
 
     @contextmanager
     def writing_apart(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
