@@ -11,6 +11,7 @@ from tests.conformance.helpers import (
     MINUTE,
     RETRIED,
     SECOND,
+    check_consistency,
     everything,
     finish,
     ids,
@@ -25,8 +26,18 @@ from treadle.job import Status
 from treadle.log_lines import NewLine
 from treadle.outcome import CANCELLED, COMPLETED
 from treadle.steps import NewStep
+from treadle.stores.sqlite.connection import Transaction
 
 ALL = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+
+
+def run_again(store, job):
+    store.retry(job.id)
+    assert settle_one(store, take(store)[0], COMPLETED)
+
+
+def add_child(store, job):
+    store.insert([new_job("child", after=(job.id,))])
 
 
 def test_only_old_jobs_are_pruned(store, clock):
@@ -182,3 +193,25 @@ def test_at_most_one_chunk_of_the_usage_is_pruned_at_a_time(store, clock, by_han
         store.prune((), 0, 1)
         left.append(len(minutes(by_hand)))
     assert [15, 5, 0] == left
+
+
+@pytest.mark.only("sqlite")
+@pytest.mark.parametrize("meanwhile", [run_again, add_child])
+def test_a_job_that_is_needed_again_after_it_was_found_is_not_pruned(store, clock, monkeypatch, meanwhile):
+    """SQLite finds what is old before it locks the file."""
+    needed, old = finish(store, COMPLETED), finish(store, COMPLETED)
+    clock.now += 8 * DAY
+    find = Transaction.prunable
+
+    def prunable(tx, *args):
+        found = find(tx, *args)
+        monkeypatch.undo()
+        meanwhile(store, needed)
+        return found
+
+    monkeypatch.setattr(Transaction, "prunable", prunable)
+
+    assert 1 == store.prune(ALL, 7 * DAY, 100)
+    assert Status.COMPLETED == store.get(needed.id).status
+    assert None is store.get(old.id)
+    check_consistency(store)

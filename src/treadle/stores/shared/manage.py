@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from treadle.clock import SECOND
 from treadle.codec import as_json
@@ -17,7 +18,7 @@ from treadle.stores.shared import batches, keys, read, search, steps, web_record
 from treadle.stores.shared.claim_settle import decode_claimed, settle
 from treadle.stores.shared.ending import Ending, end_waiting, has_ended
 from treadle.stores.shared.stats import tally
-from treadle.stores.transaction import Transaction
+from treadle.stores.transaction import Moved, Transaction
 
 Verb = Callable[[Transaction, str], Job]
 """An action on one job."""
@@ -212,9 +213,17 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 
 
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
-    until = tx.now - before
-    ended = {"before": until, "oldest": first_id_of(until), "limit": limit, "now": tx.now}
-    pruned = tx.prune({**ended, "statuses": as_json(statuses)})
+    return tally_pruned(tx, tx.prune(prunable(tx.now, statuses, before, limit)))
+
+
+def prunable(now: int, statuses: Sequence[Status], before: int, limit: int) -> Mapping[str, Any]:
+    """Which jobs `tx.prune` deletes."""
+    until = now - before
+    ended = {"before": until, "oldest": first_id_of(until), "limit": limit, "now": now}
+    return {**ended, "statuses": as_json(statuses)}
+
+
+def tally_pruned(tx: Transaction, pruned: Moved) -> int:
     tally(tx, [(status, type, queue, -n) for status, type, queue, n in pruned])
     return sum(row[3] for row in pruned)
 

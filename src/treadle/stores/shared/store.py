@@ -292,10 +292,13 @@ class SQLStore(ABC, Generic[D]):
     complete = moves("other", manage.complete)
 
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
-        pruned = self.database.write("other", manage.prune, statuses, before, limit) if statuses else 0
+        pruned = self._prune(statuses, before, limit) if statuses else 0
         if pruned < limit:  # the last chunk
             self.database.write("other", manage.prune_records, before if statuses else None, limit)
         return pruned
+
+    def _prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
+        return self.database.write("other", manage.prune, statuses, before, limit)
 
     # Limits
 

@@ -61,6 +61,10 @@ NUMBERS = range(1 << 62)
 """A counter of lease numbers beyond them was broken by hand."""
 
 
+class NotOld(Exception):
+    """What was found before the transaction began can no longer be pruned."""
+
+
 class Transitions(Transaction):
     """A transaction on SQLite's tables, in a file or on a libSQL server."""
 
@@ -338,14 +342,23 @@ class Transitions(Transaction):
         return ()
 
     def prune(self, old: Mapping[str, Any]) -> Moved:
-        found = self.execute(sql.PRUNABLE_IDS, old).fetchall()
+        return self.prune_found(old, self.prunable(old))
+
+    def prunable(self, old: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        return self.execute(sql.PRUNABLE_IDS, old).fetchall()
+
+    def prune_found(self, old: Mapping[str, Any], found: Sequence[tuple[Any, ...]], *, before: bool = False) -> Moved:
+        """`before`: they were found before this transaction began. Raises NotOld if one may be needed again."""
         if not found:
             return ()
         moved, ids, first, last = zip(*((row[:4], row[4][1:-1], *row[5:]) for row in found), strict=True)
-        these = {"ids": f"[{','.join(ids)}]", "first": min(first), "last": max(last)}
+        these = {**old, "ids": f"[{','.join(ids)}]", "first": min(first), "last": max(last)}
         has_history = self.execute(sql.HAS_HISTORY, these).fetchone()
+        deleted = self.execute(sql.DELETE_OLD, these).rowcount
+        if before and (has_history[-1] or deleted < sum(row[3] for row in moved)):
+            raise NotOld
         history = self.sql.DELETE_ATTEMPTS, self.sql.DELETE_STEPS, self.sql.DELETE_LOGS, self.sql.DELETE_WAITS
-        for statement in (self.sql.DELETE_FINISHED, self.sql.DELETE_JOBS, *compress(history, has_history)):
+        for statement in (self.sql.DELETE_JOBS, *compress(history, has_history)):
             self.execute(statement, these)
         return moved
 

@@ -306,6 +306,7 @@ _PRUNABLE = SQLiteStatements.PRUNABLE
 PRUNABLE_IDS = f"""
 SELECT status, type, queue, count(*), json_group_array(id), min(id), max(id) FROM ({_PRUNABLE}) GROUP BY 1, 2, 3
 """
+DELETE_OLD = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids)) AND completed_at < :before"
 # Whether there are attempts, steps, logs and waits of jobs between two ids: a look at each costs less than to delete.
 HAS_HISTORY = """
 SELECT EXISTS (SELECT 1 FROM treadle_attempts WHERE id BETWEEN :first AND :last),

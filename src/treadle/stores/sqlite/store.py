@@ -6,22 +6,23 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
-from treadle.job import ClaimedJob
+from treadle.job import ClaimedJob, Status
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
 from treadle.stores.claim_order import Cursors
-from treadle.stores.shared import claim_settle
+from treadle.stores.shared import claim_settle, manage
 from treadle.stores.shared.store import D, SQLStore
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
+from treadle.stores.sqlite.insert_claim_settle import NotOld
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
 from treadle.stores.sqlite.watch import Watch
 from treadle.stores.user_connections import ASYNC, is_async, unwrap
@@ -91,6 +92,19 @@ class SQLiteStore(SQLiteTables[Database]):
 
     def now(self) -> int:
         return self._clock()
+
+    def _prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
+        """To find what is old takes as long as to delete it. So it is found before others have to wait."""
+        old = manage.prunable(self.now(), statuses, before, limit)
+        found = self.database.read("other", Transaction.prunable, old)
+
+        def steps(tx: Transaction) -> int:
+            return manage.tally_pruned(tx, tx.prune_found(old, found, before=True))
+
+        try:
+            return self.database.write("other", steps) if found else 0
+        except NotOld:
+            return super()._prune(statuses, before, limit)
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
