@@ -136,13 +136,18 @@ def reconcile(store: Store, types: Mapping[str, JobType]) -> int:
     return completed
 
 
-def prune(store: Engine, statuses: Sequence[Status], age: float) -> Generator[int]:
-    """Delete jobs that ended more than `age` seconds ago, in small transactions: others can write in between."""
+def prune(store: Engine, statuses: Sequence[Status], age: float, *, rest: float = 0.0) -> Generator[int]:
+    """Delete jobs that ended more than `age` seconds ago, in small transactions: others can write in between.
+
+    `rest`: how long to pause after a transaction, compared with the time that it took.
+    """
+    began = time.monotonic()
     while deleted := store.prune(statuses, clock.seconds(age), OLD):
         yield deleted
         if deleted < OLD:
             return
-        time.sleep(PAUSE)
+        time.sleep(max(PAUSE, rest * (time.monotonic() - began)))
+        began = time.monotonic()
 
 
 def expire(store: Engine) -> int:
@@ -154,6 +159,9 @@ def expire(store: Engine) -> int:
 
 
 def _prune(app: Treadle) -> int:
+    """Faster than jobs can end, and not so fast that those that run have to wait. SQLite works on their own cores, and
+    its transactions wait for each other, so it rests longer."""
+    rest = 1.5 if app.store.single_host else 1.0
     if app.retention is None:  # all jobs are kept; their usage by the minute is not
-        return sum(prune(app.store, (), 0))
-    return sum(prune(app.store, PRUNED, app.retention.total_seconds()))
+        return sum(prune(app.store, (), 0, rest=rest))
+    return sum(prune(app.store, PRUNED, app.retention.total_seconds(), rest=rest))
