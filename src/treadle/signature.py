@@ -17,6 +17,7 @@ from treadle.json_types import convert, from_builtin, readable, schema_of
 
 log = logging.getLogger("treadle")
 
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _UNFIT = {
     inspect.Parameter.POSITIONAL_ONLY: "{!r} is positional-only",
     inspect.Parameter.VAR_POSITIONAL: "it takes *{}",
@@ -35,16 +36,16 @@ class Signature:
     def __init__(self, handler: Callable[..., Any], name: str, context: type) -> None:
         parameters = list(inspect.signature(handler).parameters.values())
         hints = _hints(handler)
-        first = parameters[0] if parameters and parameters[0].kind is not inspect.Parameter.KEYWORD_ONLY else None
+        first = parameters[0] if parameters and parameters[0].kind in _POSITIONAL else None
         self.takes_context = first is not None and _is_context(hints.get(first.name), context)
         if self.takes_context:
             parameters = parameters[1:]
         for p in parameters:
-            if _is_context(hints.get(p.name), context):
-                raise BadHandler(name, f"{p.name!r} is a Context, but not its first parameter", "put it first")
             if p.kind in _UNFIT:
                 problem = _UNFIT[p.kind].format(p.name)
                 raise BadHandler(name, problem, "use named parameters: a payload is a JSON object")
+            if _is_context(hints.get(p.name), context):
+                raise BadHandler(name, f"{p.name!r} is a Context, but not its first parameter", "put it first")
         self.name = name
         self.names = tuple(p.name for p in parameters)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)

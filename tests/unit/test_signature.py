@@ -304,7 +304,13 @@ def test_parameters_that_a_json_object_cannot_fill_are_refused():
     def many(*xs): ...
     def named(**xs): ...
 
-    for handler, what in ((positional, "'x' is positional-only"), (many, r"\*xs"), (named, r"\*\*xs")):
+    def contexts(*xs: Context): ...
+    def named_contexts(**xs: Context): ...
+
+    starred, double_starred = (many, contexts), (named, named_contexts)
+    refused = {positional: "'x' is positional-only"}
+    refused |= dict.fromkeys(starred, r"\*xs") | dict.fromkeys(double_starred, r"\*\*xs")
+    for handler, what in refused.items():
         with pytest.raises(BadHandler, match=f"{what}; use named parameters"):
             signature(handler)
 
