@@ -50,6 +50,16 @@ def later(how: str) -> None:
     raise Retry("not yet") if how == "retry" else Snooze(60)
 
 
+@td.job(max_attempts=1)
+def gives_up() -> None:
+    raise Retry("the partner does not answer")
+
+
+@td.job
+def never_ready() -> None:
+    raise Snooze(60, at_most=0)
+
+
 @td.job
 def completes(ctx: Context) -> None:
     after.enqueue()
@@ -66,7 +76,7 @@ def main(url: str) -> None:
     with sentry_sdk.start_transaction(op="http.server", name="POST /orders"):
         plain.using(tenant="acme").enqueue("acme")
         completes.enqueue()
-    for job in (asynchronous, in_child, dies, hangs):
+    for job in (asynchronous, in_child, dies, hangs, gives_up, never_ready):
         job.enqueue()
     later.enqueue("retry")
     later.enqueue("snooze")

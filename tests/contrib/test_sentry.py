@@ -85,7 +85,7 @@ def raised(event: Event) -> tuple[str, str]:
 def test_each_exception_is_one_event_with_its_stack_and_its_job(received: list[Event]) -> None:
     found = errors(received)
     assert {type: len(events) for type, events in found.items()} == dict.fromkeys(
-        ("plain", "asynchronous", "in_child", "dies", "hangs"), 1
+        ("plain", "asynchronous", "in_child", "dies", "hangs", "gives_up", "never_ready"), 1
     )
     [plain] = found["plain"]
     assert raised(plain) == ("LookupError", "acme")
@@ -98,6 +98,12 @@ def test_each_exception_is_one_event_with_its_stack_and_its_job(received: list[E
     assert "looking for acme" in [crumb["message"] for crumb in plain["breadcrumbs"]["values"]]
     assert raised(found["asynchronous"][0]) == ("Fail", "no such customer")
     assert raised(found["in_child"][0]) == ("ZeroDivisionError", "in a child")
+
+
+def test_a_retry_or_a_snooze_that_fails_the_job_is_reported(received: list[Event]) -> None:
+    found = errors(received)
+    assert raised(found["gives_up"][0]) == ("Retry", "the partner does not answer")
+    assert found["never_ready"][0]["message"] == "never_ready: still not ready after 0 snoozes"
 
 
 def test_what_no_handler_could_raise_is_reported_too(received: list[Event]) -> None:

@@ -56,12 +56,13 @@ def around(ctx: Context) -> Generator[None]:
             span.set_data("messaging.message.retry.count", ctx.attempt - 1)
             try:
                 yield
-            except (Retry, Snooze):
-                raise  # the handler asked for it
-            except Exception:
-                sentry_sdk.capture_exception()
-                if multiprocessing.parent_process() is not None:  # a child may be killed before it is sent
-                    sentry_sdk.flush(FLUSH_SECONDS)
+            except Snooze:
+                raise  # the handler asked for it; the hook reports one snooze too many
+            except Exception as error:
+                if not isinstance(error, Retry) or ctx._run.claimed.failures >= ctx.max_attempts:
+                    sentry_sdk.capture_exception()
+                    if multiprocessing.parent_process() is not None:  # a child may be killed before it is sent
+                        sentry_sdk.flush(FLUSH_SECONDS)
                 raise
 
 
