@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from treadle import Treadle, TreadleError
-from treadle.contrib import sentry
+from treadle.contrib import otel, sentry
 
 Event = dict[str, Any]
 
@@ -129,3 +130,13 @@ def test_an_app_is_instrumented_once(td: Treadle) -> None:
     sentry.instrument(td)
     with pytest.raises(TreadleError, match="is instrumented already"):
         sentry.instrument(td)
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("order", [(sentry, otel), (otel, sentry)])
+def test_traces_are_left_to_opentelemetry_whichever_comes_first(td: Treadle, order: tuple[ModuleType, ...]) -> None:
+    for contrib in order:
+        contrib.instrument(td)
+    assert type(td.tracing).__module__ == otel.__name__
+    with pytest.raises(TreadleError, match="is instrumented already"):
+        otel.instrument(td)

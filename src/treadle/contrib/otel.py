@@ -51,7 +51,7 @@ def instrument(
 ) -> None:
     """Trace and measure this app, with these providers or the global ones. Call it before its workers start.
     If handlers run in child processes, call it in the module that makes the app: they import that module."""
-    if td.tracing is not None:
+    if isinstance(td.tracing, _Spans):  # that of Sentry is replaced: it leaves traces to OpenTelemetry
         raise TreadleError(f"{td!r} is instrumented already; call instrument once, where you make the app")
     meter = metrics.get_meter("treadle", __version__, meter_provider)
     td.tracing = _Spans(trace.get_tracer("treadle", __version__, tracer_provider), td.redactor, meter)
