@@ -114,6 +114,7 @@ treadle("enqueue add a:=1 b:=2 --app app:td")
 assert "ran 1 job: 1 completed" in treadle("tick app:td")
 assert "add" in treadle("top --app app:td")
 treadle("doctor --app app:td")
+assert "enqueue" in treadle("bench --quick --only enqueue --n 100")
 for command, says in (("worker app:td", "treadle tick app:td"), ("demo", "README.md")):
     refused = treadle(command, 2)
     assert f"treadle {command.split()[0]} runs on Linux and macOS, not on Windows" in refused

@@ -257,7 +257,7 @@ def _machine(run: BenchRun) -> dict[str, object]:
         "cpu": platform.processor() or platform.machine(),
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "database": {"database": database, "settings": status, "where": open_store(run.db).where},
-        "load": os.getloadavg()[0],
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,  # Windows has none
         "concurrency": run.concurrency,
         "sizes": run.sizes,
     }
