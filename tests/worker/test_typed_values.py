@@ -33,6 +33,11 @@ class Receipt(pydantic.BaseModel):
     total: float
 
 
+class Session(pydantic.BaseModel):
+    user: str
+    token: pydantic.SecretStr
+
+
 @dataclass
 class Refused:
     why: str
@@ -112,6 +117,17 @@ def test_an_unannotated_model_is_stored_too(td: Treadle) -> None:
     job = work.enqueue()
     drain(td)
     assert td.result(job) == {"sku": "a", "quantity": 1}
+
+
+@pytest.mark.sqlite_only
+def test_a_secret_is_not_stored_with_a_result(td: Treadle) -> None:
+    @td.job
+    def sign_in() -> Session:
+        return Session(user="ann", token=pydantic.SecretStr("s3cret"))
+
+    job = sign_in.enqueue()
+    drain(td)
+    assert td.result(job) == Session(user="ann", token=pydantic.SecretStr("**********"))
 
 
 @pytest.mark.sqlite_only
