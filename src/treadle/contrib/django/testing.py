@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import DatabaseError, connections, transaction
 
 from treadle import clock
@@ -20,6 +21,7 @@ from treadle.contrib.django.app import DjangoTreadle, project_app
 from treadle.errors import BadOption
 from treadle.hooks import dispatch_now
 from treadle.job import ClaimedJob
+from treadle.middleware import Lifespans
 from treadle.outcome import UNSUCCESSFUL, Outcome
 from treadle.run_steps import StepSaver
 from treadle.stores.base import ClaimRequest
@@ -28,6 +30,7 @@ from treadle.worker.runner import run_async, run_sync
 from treadle.worker.tick import TickReport
 
 LEASE = 3600 * clock.SECOND
+State = Mapping[str, Any]
 
 
 def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
@@ -39,6 +42,22 @@ def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
     td = project_app()
     if max_jobs < 1:
         raise BadOption("max_jobs", max_jobs, "at least 1")
+    work = partial(_drain, td, raising, max_jobs)
+    return async_to_sync(_in_lifespans)(td, work) if td.registry.lifespans else work({})
+
+
+async def _in_lifespans(td: DjangoTreadle, work: Callable[[State], TickReport]) -> TickReport:
+    """Do the work in the thread of the test, as asgiref does here, and async handlers on the loop of the lifespans."""
+    lifespans = Lifespans(td.registry.lifespans)
+    await lifespans.open()
+    try:
+        report: TickReport = await sync_to_async(work)(lifespans.state)
+    finally:
+        await lifespans.close()
+    return report
+
+
+def _drain(td: DjangoTreadle, raising: bool, max_jobs: int, state: State) -> TickReport:
     request = ClaimRequest(limit=1, types=dict.fromkeys(td.registry.types), lease_for=LEASE)
     kinds: Counter[str] = Counter()
     failed: dict[str, str] = {}
@@ -46,7 +65,7 @@ def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
         if kinds.total() >= max_jobs:
             raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself?")
         [claimed] = claims
-        outcome = _run(td, claimed)
+        outcome = _run(td, claimed, state)
         failed.pop(claimed.id, None)
         if outcome is not None:
             kinds[outcome.kind.value] += 1
@@ -59,10 +78,10 @@ def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
     return TickReport(ran=kinds.total(), next_due_at=clock.optional_moment(td.store.due(request).next_at), **counts)
 
 
-def _run(td: DjangoTreadle, claimed: ClaimedJob) -> Outcome | None:
+def _run(td: DjangoTreadle, claimed: ClaimedJob, state: State) -> Outcome | None:
     """Run one attempt, and settle it."""
     store, job_type = td.store, td.registry[claimed.type]
-    run = Run(claimed, store, td.redactor, StepSaver(store), typed=td.registry.result)
+    run = Run(claimed, store, td.redactor, StepSaver(store), state, td.registry.result)
     dispatch_now(td.hooks, td.hooks.started([claimed], ""))
     outcome: Outcome | None = None
     with _savepoint(td.alias):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 
 from django.db import IntegrityError, connection, transaction
@@ -71,6 +72,16 @@ def clash(note: str) -> str:
     except IntegrityError:
         return "clashed"
     return "no clash"
+
+
+@td.job
+def count_orders(ctx: Context) -> list[int]:
+    return [ctx.state["client"], Order.objects.count()]
+
+
+@td.job
+async def acount_orders(ctx: Context) -> list[object]:
+    return [ctx.state["loop"] == id(asyncio.get_running_loop()), await Order.objects.acount()]
 
 
 @td.job(max_attempts=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import sys
@@ -125,6 +126,19 @@ class Jobs:
             raise ZeroDivisionError
         self.assertIsNone(td.get(dropped.id))
         self.assertEqual(0, drain().ran)
+
+    def test_handlers_find_what_lifespans_have_opened(self):
+        closed = []
+
+        @td.lifespan
+        async def resources():
+            yield {"client": await Order.objects.acount(), "loop": id(asyncio.get_running_loop())}
+            closed.append(await Order.objects.acount())
+
+        self.addCleanup(td.registry._lifespans.clear)
+        plain, on_loop = tasks.count_orders.enqueue(), tasks.acount_orders.enqueue()
+        drain()
+        self.assertEqual(([1, 1], [True, 1], [1]), (td.result(plain), td.result(on_loop), closed))
 
     def test_a_handler_completes_in_its_own_transaction(self):
         jobs = [tasks.settle.enqueue(f"o-{own}", own) for own in (True, False)]
