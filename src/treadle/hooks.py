@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args, overload
@@ -100,6 +101,8 @@ class Hooks:
         """Whether there is a hook at all: asked for every batch of jobs."""
         self.plain: dict[str, tuple[Hook, ...]] = {}
         self.asynchronous: dict[str, tuple[Hook, ...]] = {}
+        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What goes around each call, where the hook runs."""
 
     @overload
     def on(self, event: EventName, hook: H, /) -> H: ...
@@ -178,7 +181,8 @@ def call_plain(hooks: Hooks, events: Iterable[Event]) -> None:
     for event in events:
         for hook in hooks.plain.get(event.name, ()):
             try:
-                hook(event)
+                with hooks.around():
+                    hook(event)
             except BaseException:  # even SystemExit: it would end the thread, and nothing else
                 _failed(hook, event)
 
@@ -187,7 +191,8 @@ async def call_async(hooks: Hooks, events: Iterable[Event]) -> None:
     for event in events:
         for hook in hooks.asynchronous.get(event.name, ()):
             try:
-                await hook(event)
+                with hooks.around():
+                    await hook(event)
             except Exception:
                 _failed(hook, event)
             except asyncio.CancelledError:

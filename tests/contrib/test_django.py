@@ -103,6 +103,29 @@ call_command("migrate", verbosity=0)
 print(td.in_test, len(td.jobs()))
 """
 
+HOOKED = """
+from asgiref.sync import SyncToAsync, sync_to_async
+from django.db import connections
+from tests.contrib.django_project.shop.models import Order
+from tests.contrib.django_project.shop.tasks import label
+from treadle.contrib.django import td
+used = []
+def look(*_):
+    Order.objects.count()
+    used.append(connections["default"])
+    return []
+async def look_async(event):
+    await sync_to_async(look)()
+label.already_done(look)
+td.on("job_completed", look)
+td.on("job_completed", look_async)
+label.enqueue(1)
+td.reconcile()
+td.tick()
+SyncToAsync.single_thread_executor.submit(len, used).result()
+print(len(used) >= 3, {one.connection for one in used})
+"""
+
 
 @pytest.fixture(scope="session")
 def python6() -> str:
@@ -199,6 +222,11 @@ def test_batches_schedules_pauses_and_limits_are_part_of_atomic(project: Project
     assert said.count(inside) == 2, said
     assert "\nNone None 0 0\n" in said
     assert said.endswith("\n0 of 1 holiday 1 1\n")
+
+
+def test_connections_are_closed_after_hooks_and_reconciliation_too(project: Project) -> None:
+    """Without CONN_MAX_AGE. A broken one is closed in the same way, and the next call has a new one."""
+    assert "True {None}" in project.manage("shell", "-c", HOOKED)
 
 
 def test_migrate_deletes_no_jobs(project: Project) -> None:

@@ -7,6 +7,7 @@ import inspect
 import sys
 import threading
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -93,6 +94,7 @@ class DjangoTreadle(Treadle):
         if self.alias is not None:
             self._chosen = None
         self.middleware(close_connections)
+        self.hooks.around = old_connections_closed
 
     @property
     def store(self) -> Store:
@@ -147,6 +149,10 @@ class DjangoTreadle(Treadle):
     def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         return self.store.insert(jobs) if self.in_test else super()._insert(jobs)
 
+    def reconcile(self) -> int:
+        with old_connections_closed():  # `already_done` may use models, in the thread of a chore
+            return super().reconcile()
+
     def result(self, job: Job[Any] | str, *, timeout: Duration = 60) -> Any:
         try:
             return super().result(job, timeout=timeout)
@@ -198,8 +204,14 @@ for _part in (BatchesInAtomic, SchedulesInAtomic, LimitsInAtomic):
 
 
 def close_connections(ctx: Context) -> Generator[None]:
-    """Middleware: close the connections that are too old or broken, before and after each attempt, as Django does
-    around each request."""
+    """The middleware: around each attempt."""
+    with old_connections_closed():
+        yield
+
+
+@contextmanager
+def old_connections_closed() -> Generator[None]:
+    """Close the connections that are too old or broken, before and after it, as Django does around each request."""
     _close_old()
     try:
         yield
