@@ -41,6 +41,9 @@ class Signature:
         if self.takes_context:
             parameters = parameters[1:]
         for p in parameters:
+            if hints.get(p.name) is Any and _names_context(str(p.annotation)):
+                problem = f"{p.name!r} is a {p.annotation}, a name that its module does not have when it runs"
+                raise BadHandler(name, problem, "import it at the top, and not only `if TYPE_CHECKING`")
             if p.kind in _UNFIT:
                 problem = _UNFIT[p.kind].format(p.name)
                 raise BadHandler(name, problem, "use named parameters: a payload is a JSON object")
@@ -168,6 +171,11 @@ def _is_context(hint: Any, context: type) -> bool:
     if get_origin(hint) in (Union, UnionType, Annotated):
         return any(_is_context(one, context) for one in get_args(hint))
     return hint is context
+
+
+def _names_context(annotation: str) -> bool:
+    """Whether the text of an annotation that cannot be resolved names a Context."""
+    return annotation.removesuffix("| None").strip(" '\"").rpartition(".")[2] == "Context"
 
 
 def _readable_result(name: str, handler: Callable[..., Any]) -> Any:

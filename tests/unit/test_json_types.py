@@ -346,6 +346,15 @@ def test_a_context_that_is_not_first_is_refused() -> None:
             Signature(handler, "handler", Context)
 
 
+def test_a_context_that_is_imported_for_type_checkers_only_is_refused() -> None:
+    def handler(ctx, x: int) -> None: ...
+
+    for text in ("treadle.Context", "'treadle.Context'", "missing.Context | None"):  # this module has neither name
+        handler.__annotations__["ctx"] = text
+        with pytest.raises(BadHandler, match=r"'ctx' is a .*Context.*; import it at the top, and not only"):
+            Signature(handler, "handler", Context)
+
+
 def test_annotations_may_be_quoted_also_inside() -> None:
     def quoted(ctx: "Context", order: "Order", lines: list["Line"]) -> "Receipt": ...  # noqa: UP037
 
