@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -39,16 +39,7 @@ WITHOUT = "Do without this promise, of limits, fair, schedules, reconcile and tr
 @click.option("--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True, help=LOG_FORMAT)
 @click.option("-v", "--verbose", count=True, help="Log more; -vv even more.")
 def bullmq_worker(
-    shared: Shared,
-    redis: str,
-    concurrency: int,
-    queues: tuple[str, ...],
-    grace: float,
-    lock: float,
-    prefix: str,
-    without: tuple[str, ...],
-    log_format: Literal["text", "json"],
-    verbose: int,
+    shared: Shared, /, redis: str, log_format: Literal["text", "json"], verbose: int, **settings: Any
 ) -> None:
     from treadle.contrib.bullmq import BullWorker
 
@@ -56,9 +47,7 @@ def bullmq_worker(
     refuse_windows("treadle bullmq-worker")
     app = load_app(shared, app_name(shared))
     output.set_up_logs(verbose, app.registry.types.values(), log_format)
-    worker = BullWorker(
-        app, redis, queues=queues, concurrency=concurrency, grace=grace, lock=lock, prefix=prefix, without=without
-    )
+    worker = BullWorker(app, redis, **settings)
     parts = [units.plural(len(app.registry), "type"), f"queues {', '.join(worker.queues)}", f"pid {os.getpid()}"]
 
     def ready() -> None:

@@ -1,4 +1,4 @@
-"""What a shell completes: ids, types, queues, schedules and workers of the database that the command would use."""
+"""What a shell completes, of the database that the command would use; and ids, of which the start is enough."""
 
 from __future__ import annotations
 
@@ -12,13 +12,50 @@ from click.shell_completion import CompletionItem
 from treadle.app import Treadle
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared
+from treadle.cli.errors import CommandError
 from treadle.cli.output import clean, status_name
+from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING
-from treadle.ids import ids_from
+from treadle.ids import ids_from, is_id
+from treadle.job import Job
 
 MOST = 50
 """Values that are offered at once."""
+MOST_SHOWN = 10
+"""Candidates that are listed if several ids begin so."""
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def find_id(app: Treadle, text: str) -> str:
+    """The id that this text is, or begins. A whole id is not looked up: what needs its job says if there is none."""
+    if is_id(text):
+        return text
+    found = _ids_from(app, text, MOST_SHOWN + 1)
+    if not found:
+        raise JobNotFound(text)
+    if len(found) == 1:
+        return found[0]
+    lines = [f"  {job.id}  {clean(job.type)}  {status_name(job)}" for job in _newest(app, found, MOST_SHOWN)]
+    lines += ["  and others"] if len(found) > MOST_SHOWN else []
+    cause = "\n".join(["The newest of them:", *lines])
+    raise CommandError(f"{text} is the start of several job ids", cause, next="write more of the id")
+
+
+def find_job(app: Treadle, text: str) -> Job:
+    """The job whose id this text is, or begins."""
+    id = find_id(app, text)
+    if (job := app.get(id)) is None:
+        raise JobNotFound(id)
+    return job
+
+
+def _ids_from(app: Treadle, start: str, most: int) -> list[str]:
+    range = ids_from(start)
+    return app.store.ids_between(*range, most) if range else []
+
+
+def _newest(app: Treadle, ids: list[str], most: int) -> Iterable[Job]:
+    return app.jobs(EVERYTHING.replace(ids=tuple(ids[:most])), limit=most)
 
 
 def _completes(find: Callable[[Treadle, str], Iterable[tuple[str, str]]]) -> Complete:
@@ -37,9 +74,8 @@ def _completes(find: Callable[[Treadle, str], Iterable[tuple[str, str]]]) -> Com
 
 def _ids(app: Treadle, start: str) -> Iterable[tuple[str, str]]:
     """The newest that begin so."""
-    range = ids_from(start)
-    found = app.store.ids_between(*range, MOST) if range else []
-    page = app.jobs(EVERYTHING.replace(ids=tuple(found)), limit=MOST) if found or not start else ()
+    found = _ids_from(app, start, MOST)
+    page = _newest(app, found, MOST) if found or not start else ()
     return [(job.id, f"{clean(job.type)}, {status_name(job)}") for job in page]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 import msgspec
@@ -49,16 +50,7 @@ class Progress:
 @click.option("--wait", type=duration, default="5m", show_default=True, help="How long running jobs may take to end.")
 @click.option("--tenant", metavar="NAME", help="Only the jobs of this tenant, which has to be paused.")
 @click.option("--reopen", is_flag=True, help="Undo --cutover: let SOURCE be used again. Without TARGET.")
-def copy(
-    shared: Shared,
-    source: str,
-    target: str | None,
-    follow: bool,
-    cutover: bool,
-    wait: float,
-    tenant: str | None,
-    reopen: bool,
-) -> None:
+def copy(shared: Shared, /, source: str, target: str | None, reopen: bool, **options: Any) -> None:
     here = open_store(database_url(source))
     if not (found := here.schema()):  # an older one is upgraded
         what = f"there is no database at {here.where}" if found is None else f"{here.where} has no treadle tables"
@@ -72,7 +64,7 @@ def copy(
         raise CommandError("the target is missing", "", next="treadle copy SOURCE TARGET")
     there, progress = open_store(database_url(target)), Progress(shared)
     try:
-        done = copying.copy(here, there, progress, tenant=tenant, follow=follow, cutover=cutover, wait=wait)
+        done = copying.copy(here, there, progress, **options)
     except KeyboardInterrupt:
         progress.end()
         shared.note("stopped; the same command continues")

@@ -18,7 +18,6 @@ from treadle.cli import completion
 from treadle.cli.app_loader import database
 from treadle.cli.base import AT, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CommandError, explained
-from treadle.cli.job_ids import find_id
 from treadle.cli.output import AFTER_HOLDER, pretty
 from treadle.dedupe import MODES, UNTIL, Dedupe
 from treadle.diagnosis import alive, why_unserved
@@ -84,7 +83,7 @@ def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, ti
 
 def _parent(app: Treadle, text: str) -> str:
     with suppress(JobNotFound):  # the request says what is wrong with it
-        return find_id(app, text)
+        return completion.find_id(app, text)
     return text
 
 

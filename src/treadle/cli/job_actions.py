@@ -14,7 +14,6 @@ from treadle.cli import completion, output
 from treadle.cli.app_loader import database
 from treadle.cli.base import AT, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, confirm, explained
-from treadle.cli.job_ids import find_id
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
 from treadle.redact import Redactor
@@ -118,7 +117,7 @@ def _on_ids(
 def _found(app: Treadle, text: str) -> tuple[str, CommandError | None]:
     """The whole id. If there is none, the text, and what is wrong with it."""
     try:
-        return find_id(app, text), None
+        return completion.find_id(app, text), None
     except CommandError as error:
         return text, error
     except TreadleError as error:

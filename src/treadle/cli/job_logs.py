@@ -13,9 +13,7 @@ from treadle.app import Treadle
 from treadle.cli import completion
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, reveals
-from treadle.cli.job_ids import find_id
 from treadle.cli.output import clean
-from treadle.errors import JobNotFound
 from treadle.log_lines import LogLine
 
 LOOK_AGAIN = 0.5
@@ -33,7 +31,7 @@ With --follow, go on until the job has ended; with --json, too, each line is an 
 def logs(shared: Shared, id: str, follow: bool) -> None:
     app = database(shared)
     hide = shared.redactor(app)
-    found = (views.log_line(line, hide) for line in _lines(app, find_id(app, id), follow))
+    found = (views.log_line(line, hide) for line in _lines(app, completion.find_id(app, id), follow))
     if shared.json and not follow:
         shared.printed_json(views.log_page(list(found), 0))
         return
@@ -52,9 +50,7 @@ def _lines(app: Treadle, id: str, follow: bool) -> Iterator[LogLine]:
     """All lines; if you follow it, until the job has ended."""
     seen, page = 0, 1_000
     while True:
-        job = app.get(id)  # first: after it has ended, there are no new lines
-        if job is None:
-            raise JobNotFound(id)
+        job = completion.find_job(app, id)  # first: after it has ended, there are no new lines
         some = app.logs(id, seen, page)
         seen += len(some)
         yield from some

@@ -11,7 +11,6 @@ from rich.tree import Tree
 from treadle.cli import completion
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command
-from treadle.cli.job_ids import find_id
 from treadle.cli.output import WIDEST, clean, style
 from treadle.job import STATE_OF
 from treadle.lineage import MOST_RELATED, EdgeKind, Lineage, Node
@@ -30,7 +29,7 @@ HOW: dict[EdgeKind | None, str] = {"parent": "  waits for it", "origin": "  star
 @click.option("--most", type=click.IntRange(1, 100_000), default=MOST_RELATED, show_default=True, help="Jobs to show.")
 def tree(shared: Shared, id: str, mermaid: bool, most: int) -> None:
     app = database(shared)
-    found = app.lineage(find_id(app, id), most)
+    found = app.lineage(completion.find_id(app, id), most)
     if shared.printed_json(found):
         return
     if mermaid:

@@ -10,19 +10,16 @@ import click
 from rich.text import Text
 
 from treadle import filters, units, views
-from treadle.app import Treadle
 from treadle.cli import completion, output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, choices, command, group, reveals
 from treadle.cli.enqueue import parse_payload, texts_explained
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
-from treadle.cli.job_ids import find_id
 from treadle.cli.job_logs import logs
 from treadle.cli.job_tree import tree
 from treadle.cli.output import AFTER_HOLDER, bar, clean, job_status, pretty, section, status, style
 from treadle.cli.signals import print_steps, print_waits, signal
-from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING, NAMED, Filter
 from treadle.job import Attempt, Job, Status
 from treadle.views import JobOut
@@ -114,19 +111,13 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 @reveals
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
-    hide, id = shared.redactor(app), find_id(app, id)
-    job, history = views.job(_get(app, id), hide), [views.attempt(attempt, hide) for attempt in app.attempts(id)]
-    steps, waits = [views.step(step, hide) for step in app.steps(id)], app.waits(id)
+    hide, found = shared.redactor(app), completion.find_job(app, id)
+    job, history = views.job(found, hide), [views.attempt(attempt, hide) for attempt in app.attempts(found.id)]
+    steps, waits = [views.step(step, hide) for step in app.steps(found.id)], app.waits(found.id)
     if not shared.printed_json(views.job_with_history(job, history, steps, waits)):
         _print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
         print_waits(shared, waits)
         print_steps(shared, steps)
-
-
-def _get(app: Treadle, id: str) -> Job:
-    if (job := app.get(id)) is None:
-        raise JobNotFound(id)
-    return job
 
 
 def _print_job(shared: Shared, job: JobOut, history: Sequence[Attempt], names: Mapping[str, str]) -> None:
@@ -151,9 +142,8 @@ def _print_job(shared: Shared, job: JobOut, history: Sequence[Attempt], names: M
 def _summary(job: Job) -> str:
     """The queue, and what else sets it apart."""
     parts = [f"queue {clean(job.queue)}", f"priority {job.priority}"]
-    parts += [f"{name} {clean(value)}" for name, value in (("tenant", job.tenant), ("subject", job.subject)) if value]
-    parts += [f"schedule {clean(job.schedule)}"] if job.schedule else []
-    parts += [f"{name} {clean(value)}" for name, value in (("batch", job.batch), ("origin", job.origin)) if value]
+    names = ("tenant", "subject", "schedule", "batch", "origin")
+    parts += [f"{name} {clean(value)}" for name in names if (value := getattr(job, name))]
     parts += [f"{job.attempts} of {job.max_attempts} attempts"]
     parts += [f"dedupe {job.dedupe_mode}"] if job.dedupe_mode else []
     parts += [f"start by {units.format_local(job.start_by)}"] if job.start_by else []
@@ -194,7 +184,7 @@ def _worker(id: str | None, names: Mapping[str, str]) -> str:
 @reveals
 def why(shared: Shared, id: str) -> None:
     app = database(shared)
-    answer = views.why(app.why(find_id(app, id)), shared.redactor(app))
+    answer = views.why(app.why(completion.find_id(app, id)), shared.redactor(app))
     if shared.printed_json(answer):
         return
     shared.out.print(status(answer.status), highlight=False)
@@ -207,7 +197,7 @@ def why(shared: Shared, id: str) -> None:
 @reveals
 def clone(shared: Shared, id: str, pairs: Words) -> None:
     app = database(shared)
-    old = _get(app, find_id(app, id))
+    old = completion.find_job(app, id)
     with texts_explained():
         new = app.clone(old.id, {**old.payload, **parse_payload(pairs)} if pairs else None)
     shared.audit(app.store, "clone", f"{old.id} → {new.id}")
