@@ -41,9 +41,8 @@ from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web import body
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
-from treadle.web.visible_batches import VisibleBatches
 from treadle.web.visible_jobs import VisibleJobs
-from treadle.web.visible_schedules import VisibleSchedules
+from treadle.web.visible_schedules import VisibleBatches, VisibleSchedules
 
 if TYPE_CHECKING:
     from treadle.app import Treadle

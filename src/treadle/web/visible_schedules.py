@@ -1,4 +1,4 @@
-"""The schedules that one caller may see and change: all of them, or those of one tenant, as with `visible_jobs.py`."""
+"""The schedules and batches that one caller may see: all of them, or those of one tenant, as with `visible_jobs.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import msgspec
 
 from treadle.app import Treadle
 from treadle.backfill import Backfill
-from treadle.errors import ScheduleNotFound
+from treadle.batch import Batch, BatchPage
+from treadle.errors import BatchNotFound, ScheduleNotFound
 from treadle.job import Job
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy
@@ -24,7 +25,8 @@ T = TypeVar("T")
 
 
 class OfCaller(msgspec.Struct, frozen=True):
-    """Something with names for each tenant, as one caller may see it."""
+    """Something with names for each tenant, as one caller may see it. A tenant that is not given is the caller's own,
+    or none."""
 
     _app: Treadle
     caller: Principal
@@ -39,19 +41,17 @@ class OfCaller(msgspec.Struct, frozen=True):
         return bound
 
     def _tenants(self, given: str | None) -> str | None:
-        """Of which tenant to list; None: of all."""
+        """Of which tenant to list; None: of all that the caller may see."""
         return self._tenant(given) if given is not None or self.caller.tenant is not None else None
 
 
 class VisibleSchedules(OfCaller, frozen=True):
-    """What `td.schedules` can do, for one caller. A tenant that is not given is the caller's own, or none."""
+    """What `td.schedules` can do, for one caller."""
 
     def page(self, tenant: str | None, limit: int, cursor: str | None) -> SchedulePage:
-        """Of one tenant, or of all that the caller may see."""
         return self._app.schedules.list(self._tenants(tenant), limit=limit, cursor=cursor)
 
     def get(self, name: str, tenant: str | None) -> Schedule:
-        """The schedule. Raises ScheduleNotFound."""
         whose = self._tenant(tenant)
         found = self._app.schedules.get(name, tenant=whose)
         if found is None:
@@ -76,3 +76,17 @@ class VisibleSchedules(OfCaller, frozen=True):
 
     def backfill(self, name: str, tenant: str | None, start: datetime, end: datetime) -> Backfill:
         return Backfill.between(self._app.store, self._tenant(tenant), name, start, end)
+
+
+class VisibleBatches(OfCaller, frozen=True):
+    """What `td.batches` can do, for one caller."""
+
+    def page(self, tenant: str | None, limit: int, cursor: str | None) -> BatchPage:
+        return self._app.batches.list(self._tenants(tenant), limit=limit, cursor=cursor)
+
+    def get(self, name: str, tenant: str | None) -> Batch:
+        whose = self._tenant(tenant)
+        found = self._app.batches.get(name, tenant=whose)
+        if found is None:
+            raise BatchNotFound(name, whose)
+        return found

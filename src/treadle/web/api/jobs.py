@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -14,7 +14,6 @@ from treadle.app import Treadle
 from treadle.bulk import changes_for
 from treadle.dedupe import LONGEST, Dedupe, Mode, Until
 from treadle.filters import Filter
-from treadle.function import Changes
 from treadle.job import Attempt, Job, NewJob
 from treadle.lineage import MOST_RELATED, Lineage
 from treadle.reasons import Why
@@ -168,10 +167,12 @@ def why(request: Request) -> Why:
     return views.why(request.jobs.why(request.path["id"]), request.redactor)
 
 
-def apply(request: Request, action: JobAction, id: str, **changes: Unpack[Changes]) -> JobOut:
-    """Does it to one job, records it, and returns the job as it is then. `changes`: what a reschedule sets."""
-    job = request.jobs.change(action, id, **changes)
-    request.audit(action.__name__, f"{job.id} {changes_for(action.__name__, changes)}".strip())
+def apply(request: Request, action: JobAction, id: str, options: Any) -> JobOut:
+    """Does it to one job, records it, and returns the job as it is then. `options`: what a reschedule sets, or the
+    step from which a retry begins."""
+    job, name = request.jobs.change(action, id, **options), action.__name__
+    noted = f"from_step={options['from_step']}" if "from_step" in options else changes_for(name, options)
+    request.audit(name, f"{job.id} {noted}".strip())
     return views.job(job, request.redactor)
 
 
@@ -180,7 +181,7 @@ def action_route(action: JobAction, method: str, path: str, summary: str, body: 
 
     @Route(method, path, summary, scope="manage", body=body, body_required=False, problems=(409,))
     def endpoint(request: Request) -> JobOut:
-        return apply(request, action, request.path["id"], **given_fields(request.body))
+        return apply(request, action, request.path["id"], given_fields(request.body))
 
 
 action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
@@ -202,25 +203,8 @@ def clone(request: Request) -> Response:
     return Response(status=201, data=views.job(job, request.redactor))
 
 
-@post(
-    "/api/jobs/{id}/retry",
-    "Let an ended job run again now, with all of its attempts",
-    scope="manage",
-    body=RetryIn,
-    body_required=False,
-    problems=(409,),
-)
-def retry(request: Request) -> JobOut:
-    return apply_retry(request, request.path["id"], request.body.from_step or None)
-
-
-def apply_retry(request: Request, id: str, from_step: str | None) -> JobOut:
-    """`from_step`: this step and all later ones are forgotten first."""
-    job = request.jobs.change(Treadle.retry, id, from_step=from_step)
-    request.audit("retry", job.id if from_step is None else f"{job.id} from_step={from_step}")
-    return views.job(job, request.redactor)
-
-
+RETRY = "Let an ended job run again now, with all of its attempts"
+action_route(Treadle.retry, "POST", "/api/jobs/{id}/retry", RETRY, RetryIn)
 action_route(
     Treadle.cancel, "POST", "/api/jobs/{id}/cancel", "End a waiting job; tell the worker of a running one to stop it"
 )

@@ -19,7 +19,7 @@ from treadle.redact import HIDDEN
 from treadle.units import parse_duration
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.jobs import apply, apply_retry
+from treadle.web.api.jobs import apply
 from treadle.web.formatting import formatter_for, number
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
@@ -149,10 +149,8 @@ def act(request: Request) -> Response:
         work = _prepared(request, action, selection, {"delay": 0})
         return _confirm_page(request, action, selection, work, status=400, error=str(error))
     if selection.one:
-        if action is RETRY:
-            apply_retry(request, selection.one, request.field("from_step") or None)
-        else:
-            apply(request, action.method, selection.one, **changes)
+        step = request.field("from_step") if action is RETRY else ""
+        apply(request, action.method, selection.one, {"from_step": step} if step else changes)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
     work = _prepared(request, action, selection, changes)
     expected = request.field("expected")
