@@ -84,7 +84,9 @@ def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: s
                 marks.append(element("path", class_=f"area c-{one.tone}", d=path(closed) + "Z"))
             marks.append(element("path", class_=f"line c-{one.tone}", d=path(run)))
     hits = [_hit(n, room, label, series, scale, []) for n, label in enumerate(labels)]
-    marks += [_linked(hit, link) for hit, link in zip(hits, links, strict=True)] if links else hits
+    if links:  # not by the keyboard: the table has the same links, one after the other
+        hits = [element("a", hit, href=link, tabindex="-1") for hit, link in zip(hits, links, strict=True)]
+    marks += hits
     return _chart(marks, labels, series, scale, name, top, links)
 
 
@@ -153,11 +155,6 @@ def element(tag: str, inside: Markup | str = "", /, **attributes: str | float) -
     values = [escape(value) if isinstance(value, str) else _n(value) for value in attributes.values()]
     pairs = [f' {name}="{value}"' for name, value in zip(names, values, strict=True)]
     return Markup(f"<{tag}{''.join(pairs)}>{escape(inside)}</{tag}>")
-
-
-def _linked(hit: Markup, link: str) -> Markup:
-    """A column that leads somewhere. Not by the keyboard: the table has the same links, one after the other."""
-    return element("a", hit, href=link, tabindex="-1")
 
 
 def _chart(

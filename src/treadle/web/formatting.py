@@ -60,8 +60,7 @@ class Formatter(NamedTuple):
 
     def localized(self, text: str) -> Markup:
         """A sentence of the library, with its times in the reader's zone."""
-        parts = _UTC.split(text)
-        return Markup("").join(self._local_time(part) if n % 2 else escape(part) for n, part in enumerate(parts))
+        return Markup(_UTC.sub(lambda found: self._local_time(found[1]), escape(text)))
 
     def _local_time(self, text: str) -> Markup:
         """An error may contain what looks like a time and is none."""

@@ -18,9 +18,8 @@ import bullmq  # type: ignore[import-untyped]
 from treadle import clock, codec
 from treadle.app import Treadle
 from treadle.context import Run
-from treadle.contrib.bullmq import cancel
 from treadle.contrib.bullmq.producer import Bull
-from treadle.contrib.bullmq.translate import SNOOZES, claimed_from, milliseconds, with_ids
+from treadle.contrib.bullmq.translate import SNOOZES, cancel_key, claimed_from, milliseconds, with_ids
 from treadle.contrib.bullmq.unsupported import Refused, RefusedSteps
 from treadle.hooks import dispatch_now
 from treadle.outcome import Fail, Outcome, OutcomeKind, StopReason, after_stop, decide
@@ -159,9 +158,12 @@ class Consumer:
         """Stop the handlers whose jobs were cancelled."""
         while True:
             await asyncio.sleep(REPORT_SECONDS)
+            running = list(self.running.values())
+            keys = [cancel_key(self._worker.backend, attempt.job.id) for attempt in running]
             try:
-                for id in await cancel.asked(self._worker.client, self._worker.backend, list(self.running)):
-                    if (attempt := self.running.get(id)) is not None:
+                requests = await self._worker.client.mget(keys) if keys else []
+                for attempt, request in zip(running, requests, strict=True):
+                    if request is not None:
                         attempt.stop(StopReason.CANCELLED)
             except Exception as error:
                 log.warning("queue %s: cannot find out which jobs were cancelled: %s", self.queue, error)
@@ -295,7 +297,7 @@ class Consumer:
         elif outcome.kind in (OutcomeKind.FAILED, OutcomeKind.CANCELLED):
             keep = job.opts.get("removeOnFail", False)
             await worker.backend.moveToFailed(job, outcome.error, keep, token, False, fields)
-            await cancel.forget(worker.client, worker.backend, job.id)
+            await worker.client.delete(cancel_key(worker.backend, job.id))  # if somebody retries it, it runs
         else:
             is_charged = outcome.kind is OutcomeKind.RETRIED
             await self._delay(job, token, milliseconds(outcome.delay), fields, skip=not is_charged)

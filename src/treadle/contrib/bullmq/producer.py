@@ -14,8 +14,8 @@ import msgspec
 
 from treadle import clock, codec
 from treadle.app import Treadle
-from treadle.contrib.bullmq.cancel import cancel
-from treadle.contrib.bullmq.translate import backoff_of, options_of
+from treadle.backoff import DEFAULT
+from treadle.contrib.bullmq.translate import cancel_key, options_of
 from treadle.contrib.bullmq.unsupported import Without, checked_without, refuse_request, refuse_types
 from treadle.errors import MissingExtra
 from treadle.group_commit import warn_if_on_loop
@@ -31,6 +31,9 @@ T = TypeVar("T")
 
 KEEP = timedelta(days=7)
 """How long Redis keeps completed jobs, and so refuses to store one with the same id again."""
+ASKED_SECONDS = 7 * 86_400
+"""How long the request to cancel a running job is kept: its worker may have died, and the next one has to learn of
+it."""
 
 
 class Bull:
@@ -126,8 +129,15 @@ class Bull:
         ]
 
     async def _cancel(self, job: Job | str, queue: str) -> bool:
-        id, queue = (job.id, job.queue) if isinstance(job, Job) else (job, queue)
-        return await cancel(self._redis, self._queue(queue), id)
+        """BullMQ has no word for that: one that waits is removed, and one that runs is asked to stop."""
+        id, theirs = (job.id, self._queue(job.queue)) if isinstance(job, Job) else (job, self._queue(queue))
+        stored, ended = await self._redis.hmget(theirs.toKey(id), ["timestamp", "finishedOn"])
+        if stored is None or ended is not None:
+            return False
+        removed = await theirs.remove(id, {"removeChildren": False})
+        if removed == 0:  # a worker holds its lock
+            await self._redis.set(cancel_key(theirs, id), 1, ex=ASKED_SECONDS)
+        return bool(removed >= 0)
 
     def _queue(self, name: str) -> Any:
         if name not in self._queues:
@@ -136,5 +146,5 @@ class Bull:
 
     def _theirs(self, request: NewJob, now: int) -> Any:
         known = None if self._app is None else self._app.registry.get(request.type)
-        options: Any = options_of(request, backoff_of(known), self._keep, now)
+        options: Any = options_of(request, known.backoff if known else DEFAULT, self._keep, now)
         return bullmq.Job(self._queue(request.queue), request.type, codec.decode(request.payload), options)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from treadle import clock, codec
-from treadle.backoff import DEFAULT, Backoff, backoff_delay
+from treadle.backoff import Backoff, backoff_delay
 from treadle.ids import id_at
 from treadle.job import ClaimedJob, NewJob
 from treadle.registry import JobType
@@ -53,8 +53,9 @@ def milliseconds(microseconds: int) -> int:
     return -(-microseconds // MILLISECOND)
 
 
-def backoff_of(job_type: JobType | None) -> Backoff:
-    return DEFAULT if job_type is None else job_type.backoff
+def cancel_key(of: Any, id: str) -> str:
+    """Where Redis has the request to stop a running job, of a queue or a worker of BullMQ."""
+    return f"{of.toKey(id)}:treadle-cancel"
 
 
 def claimed_from(theirs: Any, queue: str, job_type: JobType, snoozes: int) -> ClaimedJob:

@@ -65,11 +65,7 @@ class JobAdmin(admin.ModelAdmin):
     def has_add_permission(self, request: Any, obj: Any = None) -> bool:
         return False
 
-    def has_change_permission(self, request: Any, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: Any, obj: Any = None) -> bool:
-        return False
+    has_change_permission = has_delete_permission = has_add_permission
 
 
 def _stored(job: Job) -> views.JobOut:

@@ -25,19 +25,18 @@ def bounded(request: Request, jobs: Sequence[NewJob]) -> Iterator[None]:
     One request after the other makes new ones, so that many at once are not more than allowed.
     """
     pairs = {(job.queue, job.type) for job in jobs}
-    if request.caller.may("manage") or not _new(request, pairs):
+    if request.caller.may("manage") or not pairs.difference(*_known(request)):
         yield
         return
     with request.web.making_types:
-        if new := _new(request, pairs):
-            _check(request, new)
+        made, published = _known(request)
+        if (new := pairs - made - published) and len(made) + len(new) > MAX_NEW_TYPES:
+            queue, type = min(new)
+            problem = f"no worker has published type {type!r} for queue {queue!r}, and too many such types have jobs"
+            way_out = "check the name, start a worker that has the type, or use a token with the scope 'manage'"
+            raise HTTPProblem(403, problem, way_out, code="too-many-types")
         yield
         request.web.cache.forget(KEY)
-
-
-def _new(request: Request, pairs: set[Pair]) -> set[Pair]:
-    made, published = _known(request)
-    return pairs - made - published
 
 
 def _known(request: Request) -> tuple[set[Pair], set[Pair]]:
@@ -49,12 +48,3 @@ def _read(app: Treadle) -> tuple[set[Pair], set[Pair]]:
     declared = [known.policy for known in app.registry.types.values()]
     published = {(policy.queue, policy.type) for policy in (*app.store.policies().values(), *declared)}
     return {(row["queue"], row["type"]) for row in app.counts(("queue", "type"))} - published, published
-
-
-def _check(request: Request, new: set[Pair]) -> None:
-    made, _ = _known(request)
-    if len(made) + len(new) > MAX_NEW_TYPES:
-        queue, type = min(new)
-        problem = f"no worker has published type {type!r} for queue {queue!r}, and too many such types have jobs"
-        way_out = "check the name, start a worker that has the type, or use a token with the scope 'manage'"
-        raise HTTPProblem(403, problem, way_out, code="too-many-types")
