@@ -248,7 +248,6 @@ def with_database(url: str, name: str) -> str:
 
 
 def _machine(run: BenchRun) -> dict[str, object]:
-    """The machine and versions of the measurement."""
     with new_database(run.db) as td:
         status = dict(td.store.status())
     database = f"{status['store']} {status.get('sqlite_version') or status.get('server_version')}"

@@ -42,7 +42,6 @@ def find_id(app: Treadle, text: str) -> str:
 
 
 def find_job(app: Treadle, text: str) -> Job:
-    """The job whose id this text is, or begins."""
     id = find_id(app, text)
     if (job := app.get(id)) is None:
         raise JobNotFound(id)

@@ -139,7 +139,6 @@ class Copy:
                     raise
 
     def reopen(self) -> None:
-        """Let the source work again."""
         self.source.reopen()
         for note in self.source.notes(QUIETED):
             self._store.set_quiet(note.removeprefix(QUIETED), False)

@@ -48,7 +48,6 @@ class DemoScreen:
             self._console.print(f"{mark} {text}", style=style or None, soft_wrap=True)
 
     def look(self) -> Counter[str]:
-        """Read the counts, show them, and return them by status."""
         by_type: dict[str, Counter[str]] = {}
         for row in self._app.counts(("status", "type")):
             by_type.setdefault(row["type"], Counter())[row["status"]] += row["count"]

@@ -99,7 +99,6 @@ def with_dedupe(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_payload(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """The payload that KEY=VALUE and KEY:=JSON describe."""
     payload: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -152,7 +151,6 @@ def _json(pair: str, text: str) -> Any:
 
 
 def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
-    """Say where the job is, and whether a worker can run it."""
     now = datetime.now(UTC)
     when = f"due {AFTER_HOLDER if job.waits_for_key else units.format_relative(max(job.run_at, now), now)}"
     when = "blocked until its parents have ended" if job.status is Status.BLOCKED else when

@@ -89,7 +89,6 @@ def _confirm(action: Action, what: str, them: str) -> None:
 def _on_ids(
     shared: Shared, action: Action, which: Sequence[str], changes: Any, *, yes: bool, expected: int | None
 ) -> None:
-    """Apply it to each, and report each."""
     app = database(shared)
     found = dict(_found(app, text) for text in which)  # a job that is named twice is one
     ids = list(found)
@@ -140,7 +139,6 @@ def _as_json(id: str, result: Job | CommandError, hide: Redactor) -> dict[str, A
 
 
 def _on_filter(shared: Shared, action: Action, text: str, changes: Any, *, yes: bool, expected: int | None) -> None:
-    """Count the jobs that match, ask, apply it to them in batches, and sum up."""
     work = database(shared).bulk(action.run.__name__, filters.parse(text), expected=expected, **changes)
     if work.total and not yes:
         matching = f"{Count(work.total, work.exact)} job{' matches' if work.total == 1 else 's match'}"

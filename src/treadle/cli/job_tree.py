@@ -43,7 +43,9 @@ def tree(shared: Shared, id: str, mermaid: bool, most: int) -> None:
 
 def trees(found: Lineage) -> Iterator[Tree]:
     """A tree for each job that comes from no other."""
-    nodes, below, how = {node.id: node for node in found.nodes}, found.targets, _kinds(found)
+    nodes, below = {node.id: node for node in found.nodes}, found.targets
+    edges = sorted(found.edges, key=lambda edge: edge.kind)  # "origin" comes first: who waits for it, too, is shown so
+    how = {(edge.source, edge.target): edge.kind for edge in edges}
     beneath = {target for targets in below.values() for target in targets}
     drawn: set[str] = set()
     for root in sorted(nodes.keys() - beneath) or [found.id]:
@@ -59,12 +61,6 @@ def trees(found: Lineage) -> Iterator[Tree]:
                     drawn.add(target)
                     waiting.append((target, branch.add(label)))
         yield top
-
-
-def _kinds(found: Lineage) -> dict[tuple[str, str], EdgeKind]:
-    """How each pair is related. Who waits for the job that started it is shown as waiting."""
-    edges = sorted(found.edges, key=lambda edge: edge.kind)  # "origin" comes first
-    return {(edge.source, edge.target): edge.kind for edge in edges}
 
 
 def _label(node: Node, this: str, how: EdgeKind | None) -> Text:

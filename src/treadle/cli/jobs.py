@@ -60,7 +60,6 @@ def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str
 
 
 def both(filter: Filter, given: Mapping[str, Words]) -> Filter:
-    """The filter and what the options add to it."""
     for name in given:
         if getattr(filter, NAMED[name]):
             raise CommandError(f"the filter names a {name}, and so does --{name}", "Give it once.")

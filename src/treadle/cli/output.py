@@ -67,7 +67,6 @@ def number(value: int, style: str = "") -> Text:
 
 
 def pretty(value: Any) -> str:
-    """A JSON value over several lines."""
     return clean(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), one_line=False)
 
 

@@ -91,7 +91,6 @@ def load_or_wait(load: Callable[[], Treadle], shared: Shared, files: SourceFiles
 
 
 def _in_traceback(error: BaseException | None) -> Iterator[str]:
-    """The files in which the import failed."""
     while error is not None:
         yield from (frame.filename for frame in traceback.extract_tb(error.__traceback__))
         if isinstance(error, SyntaxError) and error.filename:

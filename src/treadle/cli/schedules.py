@@ -170,7 +170,6 @@ def _changed(shared: Shared, app: Treadle, action: str, schedule: Schedule, what
 
 
 def _time(value: str) -> datetime:
-    """A time, or a duration ago."""
     try:
         return datetime.fromtimestamp(datetime.now(UTC).timestamp() - duration(value), UTC)
     except click.BadParameter:

@@ -21,7 +21,6 @@ from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration
 from treadle.job import STATE_OF, SUMMARY, Status
-from treadle.problems import Problem
 
 if sys.platform != "win32":
     import termios
@@ -109,7 +108,10 @@ def draw(seen: TopData, rows: int, note: str = "") -> RenderableType:
     """As much as fits into that many rows."""
     lists = max(3, (rows - 8 - len(seen.problems)) // 2)
     parts: list[RenderableType] = [_title(seen, note), Text(), _totals(seen), Text()]
-    parts += [_problem(seen, problem) for problem in seen.problems[:5]] + [Text()] * bool(seen.problems)
+    for problem in seen.problems[:5]:
+        way_out = ("  → ", "dim"), (seen.hint(problem.next), "dim")
+        parts.append(Text.assemble(("⚠ ", "yellow"), output.clean(problem.text), *way_out))
+    parts += [Text()] * bool(seen.problems)
     parts += [_types(seen, lists), Text(), _workers(seen, max(3, lists // 2))]
     if seen.failures:
         parts += [Text(), _failures(seen, max(2, lists // 2))]
@@ -135,12 +137,6 @@ def _totals(seen: TopData) -> Text:
     most = max(minutes) or 1
     drawn = "".join(BARS[-(-count * (len(BARS) - 1) // most)] for count in minutes)
     return Text.assemble(*parts, (drawn, "blue"), (f" runs in {MINUTES} min", "dim"))
-
-
-def _problem(seen: TopData, problem: Problem) -> Text:
-    return Text.assemble(
-        ("⚠ ", "yellow"), output.clean(problem.text), ("  → ", "dim"), (seen.hint(problem.next), "dim")
-    )
 
 
 def _types(seen: TopData, most: int) -> Table:

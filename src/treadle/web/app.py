@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
-from typing import Self, TypedDict, TypeVar, cast
+from typing import Self, TypedDict, cast
 from urllib.parse import quote
 
 from anyio import CapacityLimiter, to_thread
@@ -34,7 +34,6 @@ MAX_THREADS = 16
 """Requests at once, of pages and the API, and as many slow ones, such as ticks. Further ones wait. The threads are the
 mount's own: its pages cannot take those of the app around it. More would only wait for the interpreter's lock."""
 MAX_CACHED = 1_000
-T = TypeVar("T")
 
 
 class WebOptions(TypedDict, total=False):
@@ -80,6 +79,7 @@ class WebApp:
         self.bulk_runner = BulkRunner(self.app)
         self.broadcaster = Broadcaster(self.app)
         self.cache = Cache(MAX_CACHED, self.broadcaster.served)
+        self.cached = self.cache.get
         self.tokens = Cache(MAX_CACHED)
         """Apart from the rest, which strangers with invented tokens could otherwise push out."""
         self.making_types = threading.Lock()
@@ -120,7 +120,6 @@ class WebApp:
         self.close()
 
     async def offer_login(self, request: RawRequest | None = None) -> None:
-        """Print a login link if one is needed."""
         if self.login:
             await to_thread.run_sync(self.login.offer, self, request, limiter=self.limiter)
 
@@ -139,7 +138,3 @@ class WebApp:
     def close(self) -> None:
         self.bulk_runner.close()
         self.broadcaster.close()
-
-    def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
-        """What `make` returned at most `seconds` ago. See `Cache.get`."""
-        return self.cache.get(key, seconds, make, share=share)

@@ -91,7 +91,6 @@ def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: s
 
 
 def spark(values: Sequence[float], name: str) -> Markup:
-    """A row of small bars, for a cell of a table."""
     top, room = max(values, default=0), WIDTH / max(1, len(values))
     heights = [_height(value, top) for value in values]
     boxes = [
@@ -133,7 +132,6 @@ def nice_seconds(value: float) -> float:
 
 
 def runs(points: Sequence[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
-    """The parts without a gap."""
     parts = [[point for point in run if point is not None] for _, run in groupby(points, lambda point: point is None)]
     return [run for run in parts if run]
 

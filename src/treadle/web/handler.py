@@ -131,7 +131,6 @@ def to_raw(response: Response) -> RawResponse:
 
 
 def to_problem(request: Request, found: HTTPProblem) -> RawResponse:
-    """A problem as JSON, or as a page if the route is one."""
     details = found.details
     if request.route.page:
         shown = render.render(request, "problem.html", status=details.status, problem=details)

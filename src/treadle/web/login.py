@@ -97,7 +97,6 @@ class Login:
         return html(_WELCOME.format(here), headers=cookie)
 
     def _session(self, web: WebApp, request: RawRequest, path: str) -> str:
-        """The cookie of a new session."""
         secret = api_tokens.new_secret()
         _add(web.app.store, secret, SESSION, SCOPES, SESSION_SECONDS)
         secure = "; Secure" if request.url.scheme == "https" else ""

@@ -137,22 +137,18 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def redactor(self) -> Redactor:
-        """Hides secrets in what is shown."""
         return self.web.app.redactor
 
     @property
     def jobs(self) -> VisibleJobs:
-        """The jobs that the caller may see and change."""
         return VisibleJobs(self.web.app, self.caller)
 
     @property
     def schedules(self) -> VisibleSchedules:
-        """The schedules that the caller may see and change."""
         return VisibleSchedules(self.web.app, self.caller)
 
     @property
     def batches(self) -> VisibleBatches:
-        """The batches that the caller may see."""
         return VisibleBatches(self.web.app, self.caller)
 
     def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
@@ -207,7 +203,6 @@ def in_ascii(url: str | bytes) -> str:
 
 
 async def parse(request: Request) -> Request:
-    """The same request with its parameters, body and form."""
     route, raw = request.route, request.raw
     values: dict[str, Any] = {"path": raw.path_params, "query": _query(route, raw)}
     if route.body is not None:

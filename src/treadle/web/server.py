@@ -70,7 +70,6 @@ class DashboardServer:
         return app if self._login_header is None else ProxyLogin(app, self._login_header, self._proxies)
 
     def new_link(self) -> str:
-        """A link to sign in with, once."""
         return f"{self.address}?login={self.auth.new_code(self.web.app.store)}"
 
     def run(self, ready: Callable[[], None]) -> None:

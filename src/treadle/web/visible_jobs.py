@@ -59,7 +59,6 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         return job if job is not None and self.caller.tenant in (None, job.tenant) else None
 
     def get(self, id: str) -> Job:
-        """The job. Raises JobNotFound."""
         job = self.find(id)
         if job is None:
             raise JobNotFound(id)
@@ -76,7 +75,6 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         return self._app.logs(self.get(id).id, after, limit)
 
     def lineage(self, id: str, most: int = MOST_RELATED) -> Lineage:
-        """Raises JobNotFound."""
         found = self._app.store.lineage(id, most, self.caller.tenant)
         if found is None:
             raise JobNotFound(id)
@@ -181,7 +179,6 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         return sorted({*self._app.store.policies(), *self._app.registry.types})
 
     def insert(self, new_jobs: Sequence[NewJob]) -> list[Job]:
-        """Stores what `request` made."""
         return self._app.enqueue_many(new_jobs)
 
     def insert_once(self, key: str, hash: str, new_jobs: Sequence[NewJob]) -> list[Job]:

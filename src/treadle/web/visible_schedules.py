@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from treadle import views
 from treadle.app import Treadle
 from treadle.backfill import Backfill
 from treadle.batch import Batch, BatchPage
 from treadle.errors import BatchNotFound, ScheduleNotFound
-from treadle.job import Job
 from treadle.schedule import Schedule
-from treadle.schedule_diagnosis import ScheduleWhy
 from treadle.schedules import SchedulePage, Schedules, newest_jobs
+from treadle.views import ScheduleOut
 from treadle.web.problem import HTTPProblem
 
 if TYPE_CHECKING:
@@ -58,11 +58,11 @@ class VisibleSchedules(OfCaller, frozen=True):
             raise ScheduleNotFound(name, whose)
         return found
 
-    def why(self, schedule: Schedule) -> ScheduleWhy:
-        return self._app.schedules.why(schedule.name, tenant=schedule.tenant)
-
-    def jobs(self, schedule: Schedule) -> list[Job]:
-        return newest_jobs(self._app, schedule)
+    def out(self, name: str, tenant: str | None) -> ScheduleOut:
+        """All that is shown of it."""
+        app, found = self._app, self.get(name, tenant)
+        why = app.schedules.why(name, tenant=found.tenant)
+        return views.schedule_out(found, why, newest_jobs(app, found), app.redactor)
 
     # Changes
 

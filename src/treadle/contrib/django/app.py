@@ -61,7 +61,6 @@ def project_app() -> DjangoTreadle:
 
 
 def conf() -> Mapping[str, Any]:
-    """settings.TREADLE."""
     given: Mapping[str, Any] = getattr(settings, "TREADLE", {})
     for name in given:
         if name not in SETTINGS:
@@ -228,7 +227,6 @@ def _close_old() -> None:
 
 
 def url_of(alias: str) -> str:
-    """The URL of one of `DATABASES`."""
     if alias not in connections:
         raise ImproperlyConfigured(f"DATABASES has no {alias!r}, where TREADLE keeps its jobs")
     connection = connections[alias]

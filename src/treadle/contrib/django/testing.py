@@ -79,7 +79,6 @@ def _drain(td: DjangoTreadle, raising: bool, max_jobs: int, state: State) -> Tic
 
 
 def _run(td: DjangoTreadle, claimed: ClaimedJob, state: State) -> Outcome | None:
-    """Run one attempt, and settle it."""
     store, job_type = td.store, td.registry[claimed.type]
     run = Run(claimed, store, td.redactor, StepSaver(store), state, td.registry.result)
     dispatch_now(td.hooks, td.hooks.started([claimed], ""))

@@ -37,7 +37,6 @@ Caller = Principal | HTTPProblem | None
 @csrf_exempt  # the dashboard checks where a request comes from by itself
 @login_not_required  # and who sent it: LoginRequiredMiddleware knows no tokens
 def dashboard(request: HttpRequest, path: str) -> HttpResponseBase:
-    """One request for the dashboard or its API."""
     user: Any = getattr(request, "user", None)
     caller = _caller(user) if user is not None and user.is_active and user.is_staff else None
     has_token = request.headers.get("authorization", "").lower().startswith("bearer ")
@@ -74,7 +73,6 @@ def _wait_for(answer: Coroutine[Any, Any, HttpResponse]) -> HttpResponse:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of this process that the dashboard runs on."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="treadle-dashboard", daemon=True).start()
     return loop
@@ -97,7 +95,6 @@ def _identify(request: Any) -> Principal | None:
 
 
 async def _ask(web: WebApp, request: HttpRequest, path: str, caller: Caller) -> HttpResponse:
-    """Pass a request of Django on, and wait for the whole response."""
     body, chunks = request.body, []
     answer: dict[str, Any] = {"status": 500, "headers": []}
 

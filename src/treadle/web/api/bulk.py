@@ -204,7 +204,6 @@ class BulkRunner:
         self._closing = False
 
     def start(self, who: str, work: Bulk | Backfill) -> Operation:
-        """Begins, and returns at once."""
         filter, changes = str(work.wanted), codec.as_json(work.changes)
         operation = Operation(new_id(), who, work.action, filter, work.total, position=work.position, changes=changes)
         self._app.store.start_operation(operation)

@@ -110,7 +110,6 @@ def resume_and_record(request: Request, target: Target) -> Pause | None:
 
 
 def set_quiet(request: Request, worker: str, quiet: bool) -> WorkerOut:
-    """Raises NoSuchWorker."""
     app = request.app
     (app.quiet if quiet else app.unquiet)(worker)
     now = app.store.now()

@@ -53,17 +53,11 @@ def list_schedules(request: Request) -> SchedulesOut:
     problems=(404,),
 )
 def get_schedule(request: Request) -> ScheduleOut:
-    return schedule_out(request, *named(request))
+    return request.schedules.out(*named(request))
 
 
 def named(request: Request) -> tuple[str, str | None]:
-    """The name and the tenant that the request is about."""
     return request.query["name"], request.query["tenant"]
-
-
-def schedule_out(request: Request, name: str, tenant: str | None) -> ScheduleOut:
-    found = request.schedules.get(name, tenant)
-    return views.schedule_out(found, request.schedules.why(found), request.schedules.jobs(found), request.redactor)
 
 
 @changes(

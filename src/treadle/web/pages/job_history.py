@@ -28,7 +28,6 @@ WAITED = {"sleep": "calm", "signal": "calm", "timeout": "warn", "gather": "calm"
 
 
 def history(request: Request, job: Job, parts: Sequence[Part], now: datetime) -> dict[str, Any]:
-    """What the templates of these sections need."""
     steps, waits = request.jobs.steps(job.id), request.jobs.waits(job.id)
     found = request.jobs.lineage(job.id)
     lines = request.jobs.logs(job.id, None, MOST_LINES)
@@ -77,7 +76,6 @@ def _waiting(request: Request, waits: Sequence[Wait], until: datetime) -> Span:
 
 
 def _by_run(lines: Sequence[LogLine]) -> list[list[LogLine]]:
-    """The lines of each run, the newest run first."""
     runs: list[list[LogLine]] = []
     for line in lines:
         if not runs or line.line <= runs[-1][-1].line:

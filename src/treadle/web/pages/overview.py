@@ -26,6 +26,9 @@ MAX_ROWS = 100
 """Of a table: those that ran most, or a page of them."""
 SPARK_BARS = 24
 LATEST = 5
+QUEUE_HEADS = {"Queue": "", "Type": "", **{state.label: "n" for state in SUMMARY}}
+QUEUE_HEADS |= {"Oldest due": "n", "Limit": "n", "Workers": "n"}
+"""The heads of a table, each with the class of its column."""
 GroupRow = tuple[str, Mapping[str, int], Latency | None, Sums, Markup]
 """A type, a queue or a tenant: its name, its jobs by state, their latency, what ran, and a small chart of the runs."""
 
@@ -74,7 +77,6 @@ def _tiles(queues: list[QueueStats], notes: dict[str, str]) -> list[tuple[State,
 
 
 def _notes(queues: list[QueueStats], workers: list[WorkerRow], ran: Sums, over: Window, now: int) -> dict[str, str]:
-    """The small print of each tile, by state."""
     live = alive(workers, now)
     slots = sum(worker.concurrency for worker in live)
     return {
@@ -164,6 +166,7 @@ def workers(request: Request) -> Response:
         current_page="workers",
         workers=workers,
         queues=queues,
+        queue_heads=QUEUE_HEADS,
         pauses=request.app.pauses(),  # not from the cache, as the next: it follows a button
         limits=request.jobs.limits(),
         page=page,

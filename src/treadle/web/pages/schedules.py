@@ -11,7 +11,6 @@ from treadle.schedule_diagnosis import ScheduleReason
 from treadle.schedules import Schedules
 from treadle.web import formatting, highlight
 from treadle.web.api.bulk import start
-from treadle.web.api.schedules import schedule_out
 from treadle.web.pages.actions import chosen
 from treadle.web.pages.pauses import LENGTHS, chosen_length
 from treadle.web.render import may_manage, render
@@ -66,7 +65,7 @@ def schedules(request: Request) -> Response:
 
 @get("/schedule", "One schedule", page=True)
 def schedule(request: Request) -> Response:
-    out = schedule_out(request, request.text("name"), request.text("tenant") or None)
+    out = request.schedules.out(request.text("name"), request.text("tenant") or None)
     one = out.schedule
     actions = [action for action in ACTIONS if _applies(action, one)] if may_manage(request) else []
     possible = {action.key for action in actions}

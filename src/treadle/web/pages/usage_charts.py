@@ -46,7 +46,6 @@ def window(key: str, now: int, kinds: dict[str, tuple[int, int]] = WINDOWS) -> W
 
 
 def in_one_step(over: Window) -> Window:
-    """The same time, for sums over all of it."""
     return over._replace(step=ONE_STEP)
 
 
@@ -78,7 +77,6 @@ def total(rows: Sequence[Sums | Usage]) -> Sums:
 
 
 def by_step(rows: Iterable[Usage], over: Window) -> list[Sums]:
-    """One for each step."""
     found: list[list[Usage]] = [[] for _ in over.starts]
     for row in rows:
         n = int((row.at - over.since).total_seconds() // over.step)
