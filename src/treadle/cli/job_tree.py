@@ -44,8 +44,8 @@ def tree(shared: Shared, id: str, mermaid: bool, most: int) -> None:
 def trees(found: Lineage) -> Iterator[Tree]:
     """A tree for each job that comes from no other."""
     nodes, below = {node.id: node for node in found.nodes}, found.targets
-    edges = sorted(found.edges, key=lambda edge: edge.kind)  # "origin" comes first: who waits for it, too, is shown so
-    how = {(edge.source, edge.target): edge.kind for edge in edges}
+    edges = sorted(found.edges, key=lambda edge: edge.kind)  # "origin" comes first, so that "parent" wins
+    how: dict[tuple[str, str], EdgeKind] = {(edge.source, edge.target): edge.kind for edge in edges}
     beneath = {target for targets in below.values() for target in targets}
     drawn: set[str] = set()
     for root in sorted(nodes.keys() - beneath) or [found.id]:

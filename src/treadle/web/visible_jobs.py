@@ -106,21 +106,10 @@ class VisibleJobs(msgspec.Struct, frozen=True):
     def counts(self, by: Sequence[str], wanted: Filter, most: int) -> JobCounts:
         return self._app.store.counts(by, self.filter(wanted), most)
 
-    def usage(
-        self,
-        since: datetime,
-        until: datetime,
-        *,
-        by: Sequence[str],
-        step: float,
-        tenant: str | None = None,
-        type: str | None = None,
-        at_most: int | None = None,
-    ) -> list[Usage]:
-        """`tenant`: only of this one. A caller bound to a tenant has no choice."""
+    def usage(self, since: datetime, until: datetime, *, tenant: str | None = None, **options: Any) -> list[Usage]:
+        """As `td.usage`. `tenant`: only of this one. A caller bound to a tenant has no choice."""
         bound = self.caller.tenant
-        owner = tenant if bound is None else bound
-        return self._app.usage(since, until, by=by, step=step, tenant=owner, type=type, at_most=at_most)
+        return self._app.usage(since, until, tenant=tenant if bound is None else bound, **options)
 
     def pauses(self) -> list[Pause]:
         """What is paused. A caller bound to a tenant sees that tenant's pause, and no other."""
