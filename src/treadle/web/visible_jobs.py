@@ -38,11 +38,25 @@ JobAction = Callable[..., Job]
 """A method of Treadle that changes one job: retry, run_now, reschedule, cancel, delete, clone."""
 
 
-class VisibleJobs(msgspec.Struct, frozen=True):
-    """What `Treadle` can do with stored jobs, for one caller."""
+class OfCaller(msgspec.Struct, frozen=True):
+    """A part of the app, as one caller may see it."""
 
     _app: Treadle
     caller: Principal
+
+    def _tenant(self, given: str | None) -> str:
+        """The caller's own tenant, or the given one if the caller may choose."""
+        bound = self.caller.tenant
+        if bound is None:
+            return given or ""
+        if given not in (None, bound):
+            text = f"tenant={given!r}: {self.caller.name} is bound to the tenant {bound!r}"
+            raise HTTPProblem(403, text, "leave tenant out")
+        return bound
+
+
+class VisibleJobs(OfCaller, frozen=True):
+    """What `Treadle` can do with stored jobs, for one caller."""
 
     def filter(self, wanted: Filter) -> Filter:
         """The filter, limited to what is shown, and to the caller's tenant if the caller is bound to one."""
@@ -138,16 +152,6 @@ class VisibleJobs(msgspec.Struct, frozen=True):
     def send_signal(self, name: str, value: Any, tenant: str | None) -> tuple[Signal, bool]:
         """Send a signal. Return the one that counts, and whether it is new."""
         return send(self._app, name, value, self._tenant(tenant), self.caller.name[:200])
-
-    def _tenant(self, given: str | None) -> str:
-        """The caller's own tenant, or the given one if the caller may choose."""
-        bound = self.caller.tenant
-        if bound is None:
-            return given or ""
-        if given not in (None, bound):
-            text = f"tenant={given!r}: {self.caller.name} is bound to the tenant {bound!r}"
-            raise HTTPProblem(403, text, "leave tenant out")
-        return bound
 
     def request(self, type: str, payload: dict[str, Any], options: Options) -> NewJob:
         """A request to enqueue. A caller bound to a tenant enqueues for that one."""

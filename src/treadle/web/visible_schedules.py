@@ -4,48 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from treadle import views
-from treadle.app import Treadle
 from treadle.backfill import Backfill
 from treadle.batch import Batch, BatchPage
 from treadle.errors import BatchNotFound, ScheduleNotFound
 from treadle.schedule import Schedule
 from treadle.schedules import SchedulePage, Schedules, newest_jobs
 from treadle.views import ScheduleOut
-from treadle.web.problem import HTTPProblem
-
-if TYPE_CHECKING:
-    from treadle.web.auth import Principal
+from treadle.web.visible_jobs import OfCaller
 
 T = TypeVar("T")
 
 
-class OfCaller(msgspec.Struct, frozen=True):
-    """Something with names for each tenant, as one caller may see it. A tenant that is not given is the caller's own,
-    or none."""
-
-    _app: Treadle
-    caller: Principal
+class NamedByTenant(OfCaller, frozen=True):
+    """Something with names for each tenant. A tenant that is not given, or empty, is the caller's own, or none."""
 
     def _tenant(self, given: str | None) -> str:
-        bound = self.caller.tenant
-        if bound is None:
-            return given or ""
-        if given not in (None, "", bound):
-            text = f"tenant={given!r}: {self.caller.name} is bound to the tenant {bound!r}"
-            raise HTTPProblem(403, text, "leave tenant out")
-        return bound
+        return OfCaller._tenant(self, given or None)
 
     def _tenants(self, given: str | None) -> str | None:
         """Of which tenant to list; None: of all that the caller may see."""
         return self._tenant(given) if given is not None or self.caller.tenant is not None else None
 
 
-class VisibleSchedules(OfCaller, frozen=True):
+class VisibleSchedules(NamedByTenant, frozen=True):
     """What `td.schedules` can do, for one caller."""
 
     def page(self, tenant: str | None, limit: int, cursor: str | None) -> SchedulePage:
@@ -78,7 +62,7 @@ class VisibleSchedules(OfCaller, frozen=True):
         return Backfill.between(self._app.store, self._tenant(tenant), name, start, end)
 
 
-class VisibleBatches(OfCaller, frozen=True):
+class VisibleBatches(NamedByTenant, frozen=True):
     """What `td.batches` can do, for one caller."""
 
     def page(self, tenant: str | None, limit: int, cursor: str | None) -> BatchPage:

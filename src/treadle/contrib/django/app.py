@@ -9,7 +9,7 @@ import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 import django
@@ -33,6 +33,7 @@ from treadle.schedules import Schedules
 from treadle.stores import open_store
 from treadle.stores.base import Store
 
+T = TypeVar("T")
 SETTINGS = ("DATABASE", "URL", "RETENTION", "REDACT")
 NOT_LIBPQ = ("assume_role", "isolation_level", "pool", "server_side_binding", "cursor_factory", "context")
 """Options of Django's PostgreSQL backend that are its own."""
@@ -89,7 +90,8 @@ class DjangoTreadle(Treadle):
             super().__init__(given.get("URL", "sqlite:///treadle.db"), **options)
         except TreadleError as error:
             raise ImproperlyConfigured(f"TREADLE: {error}") from error
-        self.batches, self.schedules, self.limits = BatchesInAtomic(self), SchedulesInAtomic(self), LimitsInAtomic(self)
+        self.batches, self.schedules = _part_in_atomic(Batches)(self), _part_in_atomic(Schedules)(self)
+        self.limits = _part_in_atomic(AppLimits)(self)
         if self.alias is not None:
             self._chosen = None
         self.middleware(close_connections)
@@ -182,24 +184,15 @@ def _in_atomic(method: Any) -> Any:
     return call
 
 
-class BatchesInAtomic(Batches):
-    pass
-
-
-class SchedulesInAtomic(Schedules):
-    pass
-
-
-class LimitsInAtomic(AppLimits):
-    pass
+def _part_in_atomic(part: type[T]) -> type[T]:
+    """The class of a part of `td`, all of whose calls are part of an open `atomic()`."""
+    plain = {name: call for name, call in vars(part).items() if inspect.isfunction(call) and not name.startswith("_")}
+    joined = {name: _in_atomic(call) for name, call in plain.items() if not inspect.iscoroutinefunction(call)}
+    return cast(type[T], type(part.__name__, (part,), joined))
 
 
 for _name in IN_ATOMIC:
     setattr(DjangoTreadle, _name, _in_atomic(getattr(Treadle, _name)))
-for _part in (BatchesInAtomic, SchedulesInAtomic, LimitsInAtomic):
-    for _name, _method in vars(_part.__base__).items():
-        if inspect.isfunction(_method) and not _name.startswith("_") and not inspect.iscoroutinefunction(_method):
-            setattr(_part, _name, _in_atomic(_method))
 
 
 def close_connections(ctx: Context) -> Generator[None]:
