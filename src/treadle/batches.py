@@ -11,9 +11,9 @@ import msgspec
 
 from treadle import clock
 from treadle.batch import Batch, BatchPage, NewBatch, checked_closing, member
-from treadle.codec import as_json
+from treadle.codec import as_json, read_cursor
 from treadle.context import Run, current_run
-from treadle.errors import BadCursor, BadOption, BatchExists
+from treadle.errors import BadOption, BatchExists
 from treadle.group_commit import warn_if_on_loop
 from treadle.job import NewJob
 from treadle.results import twin
@@ -137,7 +137,8 @@ class Batches:
         """
         if not 1 <= limit <= PAGE_LIMIT:
             raise BadOption("limit", limit, f"from 1 to {PAGE_LIMIT}; for more, pass cursor=page.next")
-        found = self._app.store.batches(tenant, _before(cursor), limit + 1)
+        before = FIRST if cursor is None else read_cursor(cursor, tuple[int, str, str])
+        found = self._app.store.batches(tenant, before, limit + 1)
         shown = found[:limit]
         last = shown[-1] if len(found) > limit else None
         at = None if last is None else (clock.from_datetime(last.created_at), last.tenant, last.name)
@@ -147,12 +148,3 @@ class Batches:
 
     aget = twin(get)
     alist = twin(list)
-
-
-def _before(cursor: str | None) -> tuple[int, str, str]:
-    if cursor is None:
-        return FIRST
-    try:
-        return msgspec.json.decode(cursor, type=tuple[int, str, str])
-    except (msgspec.MsgspecError, UnicodeError, TypeError):
-        raise BadCursor(cursor) from None

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from treadle.errors import NotJSON, PayloadTooDeep, PayloadTooLarge
+from treadle.errors import BadCursor, NotJSON, PayloadTooDeep, PayloadTooLarge
 from treadle.json_types import to_builtin
 
 MAX_BYTES = 1 << 20
@@ -26,6 +26,14 @@ def decode_as(text: str, kind: type[T]) -> T | None:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
+
+
+def read_cursor(cursor: object, kind: type[T]) -> T:
+    """The cursor of a page, which `as_json` wrote."""
+    found = decode_as(cursor, kind) if isinstance(cursor, str) else None
+    if found is None:
+        raise BadCursor(cursor)
+    return found
 
 
 def as_json(value: object) -> str:

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal, get_args
 
@@ -16,6 +15,7 @@ import msgspec
 from treadle import clock
 from treadle.clock import Duration, seconds
 from treadle.errors import BadOption
+from treadle.settings import SHORTEST, checked_seconds
 
 Key = bool | str | Callable[..., str]
 """`True`: the type, tenant and payload are the key. A string: the key. A function: it returns the key."""
@@ -67,12 +67,11 @@ class Dedupe:
             raise BadOption("until", self.until, "a throttled key is held for its period; leave until out")
         for name, (mode, what) in _TIMES.items():
             given = getattr(self, name)
-            value = given.total_seconds() if isinstance(given, timedelta) else given
-            if self.mode != mode and value is not None:
-                raise BadOption(name, value, f"it belongs to mode={mode!r}; leave it out, or choose that mode")
-            valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST
-            if self.mode == mode and not valid:
-                raise BadOption(name, value, f"{what}: more than 0, and at most {LONGEST:g}")
+            if self.mode == mode:
+                way_out = f"{what}: more than 0, and at most {LONGEST:g}"
+                checked_seconds(name, given, way_out, least=SHORTEST, most=LONGEST)
+            elif given is not None:
+                raise BadOption(name, given, f"it belongs to mode={mode!r}; leave it out, or choose that mode")
         if self.wait is not None and self.at_most is not None and seconds(self.at_most) < seconds(self.wait):
             raise BadOption("at_most", self.at_most, f"it cannot be less than wait={self.wait}")
 

@@ -14,7 +14,7 @@ from treadle.errors import BadArguments, BadOption, TreadleError, UnknownOption
 from treadle.ids import is_id, new_id
 from treadle.job import Job, NewJob, R, Reschedule
 from treadle.schedule import MISSED, OVERLAP, Missed, NewSchedule, Overlap, checked_choice, checked_rule
-from treadle.settings import at_least_one, checked_delay, checked_moment, checked_name, checked_priority, microseconds
+from treadle.settings import at_least_one, checked_moment, checked_name, checked_priority, checked_seconds
 from treadle.waits import IF_FAILED, IfFailed
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
         dedupe_rule=None if key is None else rule_text(dedupe),
         after=parent_ids(options["after"]) if "after" in options else (),
         if_failed=options.get("if_failed", "hold"),
-        start_within=microseconds(options["start_within"]) if "start_within" in options else None,
+        start_within=clock.seconds(options["start_within"]) if "start_within" in options else None,
         fair=policy.fair,
     )
 
@@ -237,13 +237,15 @@ def parent_ids(after: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ids))
 
 
+A_DELAY = "seconds from now, 0 or more, or a timedelta; for a moment use run_at=datetime(…)"
+A_DEADLINE = "seconds after its run_at, more than 0, or a timedelta"
 _CHECKS: dict[str, Callable[[Any], object]] = {
     **{name: partial(checked_name, name) for name in ("queue", "tenant", "subject")},
     "priority": checked_priority,
     "max_attempts": partial(at_least_one, "max_attempts"),
-    "delay": checked_delay,
+    "delay": partial(checked_seconds, "delay", way_out=A_DELAY),
     "run_at": partial(checked_moment, "run_at", way_out="a datetime; for seconds from now use delay=…"),
-    "start_within": microseconds,
+    "start_within": partial(checked_seconds, "start_within", way_out=A_DEADLINE, least=0.001),
     "after": parent_ids,
     "if_failed": partial(checked_choice, "if_failed", choices=IF_FAILED),
 }

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from treadle.clock import SECOND, Duration, in_seconds
+from treadle.clock import SECOND, Duration
 from treadle.codec import as_json
 from treadle.errors import BadOption
-from treadle.settings import at_least_one, checked_name
+from treadle.settings import at_least_one, checked_name, checked_seconds
 from treadle.units import parse_duration
 
 OF_TYPE = "type:"
@@ -40,13 +40,12 @@ class Rate(msgspec.Struct, frozen=True):
         def __init__(self, count: int, per: Duration = 1.0, burst: int = 0) -> None: ...
 
     def __post_init__(self) -> None:
-        per: Any = in_seconds(self.per)
         at_least_one("count", self.count)
-        if not isinstance(per, int | float) or isinstance(per, bool) or not 0.001 <= per <= 10**8:
-            raise BadOption("per", self.per, "seconds in which `count` jobs may start, or a timedelta")
+        way_out = "seconds in which `count` jobs may start, or a timedelta"
+        per = checked_seconds("per", self.per, way_out, least=0.001, most=10**8)
         if self.count / per > 100_000:
             raise BadOption("rate", f"{self.count} in {per:g} s", "use at most 100,000 starts per second")
-        msgspec.structs.force_setattr(self, "per", float(per))
+        msgspec.structs.force_setattr(self, "per", per)
         msgspec.structs.force_setattr(self, "burst", at_least_one("burst", self.burst or max(1, self.count // 10)))
 
     def __str__(self) -> str:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import traceback as tracebacks
 from enum import Enum, StrEnum
-from typing import Any, Self
+from typing import Self
 
 import msgspec
 
 from treadle import clock, codec
 from treadle.backoff import LONGEST, Backoff, backoff_delay
 from treadle.batch import NewBatch
-from treadle.clock import Duration, in_seconds
+from treadle.clock import Duration
 from treadle.errors import BadOption
 from treadle.job import ClaimedJob, NewJob, Status, Suspicion
 from treadle.log_lines import NewLine
+from treadle.settings import checked_seconds
 from treadle.steps import NewStep
 from treadle.waits import NewSignal, NewWait
 
@@ -88,10 +89,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 def _checked_delay(option: str, delay: Duration) -> float:
-    seconds: Any = in_seconds(delay)
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= LONGEST:
-        raise BadOption(option, delay, "a delay is 0 seconds or more, and finite")
-    return float(seconds)
+    return checked_seconds(option, delay, "a delay is 0 seconds or more, and finite", most=LONGEST)
 
 
 class Snooze(Exception):

@@ -19,7 +19,7 @@ from treadle.function import AnyJob, JobFunction
 from treadle.limits import Limit, checked_limits
 from treadle.middleware import Around, L, M, Wrapper
 from treadle.schedule import NewSchedule
-from treadle.settings import at_least_one, checked_level, checked_name, checked_priority, checked_timeout
+from treadle.settings import SHORTEST, at_least_one, checked_level, checked_name, checked_priority, checked_seconds
 from treadle.signature import Signature
 from treadle.stores.base import TypePolicy
 
@@ -285,7 +285,7 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
         raise BadHandler(str(name), "it is a generator", "return the result instead of yielding")
     if not name or name == "<lambda>":
         raise BadHandler(repr(handler), "it has no name", "give it one: @td.job(type='…')")
-    concurrency, timeout = options.get("concurrency"), checked_timeout(options.get("timeout"))
+    concurrency, timeout = options.get("concurrency"), _checked_timeout(options.get("timeout"))
     dedupe = options.get("dedupe")
     key = dedupe.key if isinstance(dedupe, Dedupe) and dedupe.mode == "return" else dedupe
     if isinstance(key, str):
@@ -313,6 +313,11 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
         limits=limits,
         logs=None if (logs := options.get("logs")) is None else checked_level("logs", logs),
     )
+
+
+def _checked_timeout(timeout: Any) -> float | None:
+    way_out = "use seconds, more than 0, or a timedelta; leave it out for no limit"
+    return None if timeout is None else checked_seconds("timeout", timeout, way_out, least=SHORTEST, most=10**8)
 
 
 def _checked_fair(fair: Any) -> str:

@@ -25,7 +25,7 @@ from treadle.group_commit import GroupCommit, warn_if_on_loop
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.json_types import convert, to_builtin
 from treadle.outcome import Fail, Outcome, OutcomeKind, Suspend
-from treadle.settings import checked_name, duration
+from treadle.settings import checked_name, checked_seconds
 from treadle.signature import returned
 from treadle.steps import MOST_STEPS, Ended, NewStep, Step
 from treadle.stores.base import Store
@@ -173,14 +173,14 @@ class RunSteps:
     # Waits
 
     def sleep(self, name: str, seconds: float | timedelta) -> None:
-        name, delay = self._begin_wait(name), duration("sleep", seconds)
+        name, delay = self._begin_wait(name), _duration("sleep", seconds)
         if self._find(name, ("sleep",)) is None:
             value = codec.as_json(delay / clock.SECOND)
             self._suspend(delay=delay, steps=(NewStep(name, "sleep", value, position=self._count + 1),))
 
     def wait_for(self, signal: str, timeout: float | timedelta | None) -> Any:
         checked_name("signal", signal)
-        name, until = self._begin_wait(signal), None if timeout is None else duration("timeout", timeout)
+        name, until = self._begin_wait(signal), None if timeout is None else _duration("timeout", timeout)
         stored = self._find(name, ("signal", "timeout"))
         if stored is None:
             self._suspend(waits=(NewWait("signal", signal, name, timeout=until),))
@@ -325,6 +325,10 @@ class RunSteps:
             raise BadStep(name, "it is inside of ctx.transaction(), which ends the job", "do the steps before")
         if step is not None and not step.ended:
             raise BadStep(name, f"it is inside of the step {step.name!r}", "do one after the other")
+
+
+def _duration(option: str, given: float | timedelta) -> int:
+    return clock.seconds(checked_seconds(option, given, "seconds, 0 or more, or a timedelta"))
 
 
 def hash_of(values: Sequence[tuple[Any, Any]]) -> str:

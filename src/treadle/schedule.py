@@ -6,7 +6,7 @@ follows from it, so that looking back and looking ahead find the same moments.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
@@ -17,7 +17,7 @@ from cronsim import CronSim, CronSimError
 from treadle import clock
 from treadle.declarations import spec_of
 from treadle.errors import BadOption
-from treadle.settings import checked_moment
+from treadle.settings import checked_moment, checked_seconds
 
 Missed = Literal["skip", "once", "all"]
 Overlap = Literal["allow", "skip", "queue_one", "cancel_running"]
@@ -133,7 +133,8 @@ def checked_rule(cron: Any, every: Any, zone: Any, anchor: Any) -> Rule:
         way_out = "every= counts seconds, which are the same in all zones; use cron= for local time"
         raise BadOption("zone", zone, way_out)
     start = 0 if anchor is None else clock.from_datetime(checked_moment("anchor", anchor))
-    return Rule(every=_checked_every(every), anchor=start)
+    way_out = "seconds or a timedelta, from 1 second to 366 days"
+    return Rule(every=clock.seconds(checked_seconds("every", every, way_out, least=1, most=LONGEST)), anchor=start)
 
 
 def _checked_cron(cron: Any) -> str:
@@ -155,14 +156,6 @@ def _checked_zone(zone: Any) -> str:
         way_out = "the name of an IANA time zone, such as Europe/Berlin (if this system has none: pip install tzdata)"
         raise BadOption("zone", zone, way_out) from None
     return str(zone)
-
-
-def _checked_every(every: Any) -> int:
-    seconds = every.total_seconds() if isinstance(every, timedelta) else every
-    valid = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 1 <= seconds <= LONGEST
-    if not valid:
-        raise BadOption("every", every, "seconds or a timedelta, from 1 second to 366 days")
-    return clock.seconds(seconds)
 
 
 def checked_choice(option: str, value: Any, choices: tuple[str, ...]) -> str:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import msgspec
 
 from treadle.backfill import Backfill
-from treadle.codec import as_json
-from treadle.errors import BadCursor, BadOption, ScheduleNotFound, StoreUnusable
+from treadle.codec import as_json, read_cursor
+from treadle.errors import BadOption, ScheduleNotFound, StoreUnusable
 from treadle.filters import Filter
 from treadle.function import AnyJob, JobFunction, ScheduleOptions, make_schedule
 from treadle.job import Job
@@ -76,7 +76,8 @@ class Schedules:
         """
         if not 1 <= limit <= PAGE_LIMIT:
             raise BadOption("limit", limit, f"from 1 to {PAGE_LIMIT}; for more, pass cursor=page.next")
-        rows = self._app.store.schedules(tenant, _after(cursor), limit + 1)
+        after = ("", "") if cursor is None else read_cursor(cursor, tuple[str, str])
+        rows = self._app.store.schedules(tenant, after, limit + 1)
         workers, now = self._workers(rows), self._app.store.now()
         shown = [to_schedule(row, workers, now, shown=1) for row in rows[:limit]]
         return SchedulePage(shown, as_json((shown[-1].tenant, shown[-1].name)) if len(rows) > limit else None)
@@ -194,12 +195,3 @@ class Schedules:
     def _workers(self, rows: Sequence[ScheduleRow]) -> Sequence[WorkerRow]:
         """The workers, if they matter. A role that sees one tenant does not see workers."""
         return self._app.store.workers() if any(row.source == "code" for row in rows) else ()
-
-
-def _after(cursor: str | None) -> tuple[str, str]:
-    if cursor is None:
-        return "", ""
-    try:
-        return msgspec.json.decode(cursor, type=tuple[str, str])
-    except (msgspec.MsgspecError, UnicodeError, TypeError):
-        raise BadCursor(cursor) from None

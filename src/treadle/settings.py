@@ -14,6 +14,8 @@ from treadle.redact import DEFAULT, OFF, Redactor
 
 DEFAULT_URL = "sqlite:///treadle.db"
 URL_VARIABLE = "TREADLE_URL"
+SHORTEST = 1e-6
+"""Seconds: no clock here counts finer, so that this is the least that is more than 0."""
 SCHEMES = ("sqlite", "postgresql", "postgres", "libsql", "libsql+http", "libsql+https")
 POSTGRES_DRIVERS = ("psycopg", "psycopg_async", "psycopg2", "psycopg2cffi", "asyncpg", "pg8000")
 DRIVERS = {"sqlite": ("pysqlite", "aiosqlite", "pysqlcipher"), **dict.fromkeys(SCHEMES[1:3], POSTGRES_DRIVERS)}
@@ -93,12 +95,11 @@ def at_least_one(option: str, value: Any) -> int:
     return value
 
 
-def checked_timeout(timeout: Any) -> float | None:
-    if timeout is None:
-        return None
-    seconds = clock.in_seconds(timeout)
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= 10**8:
-        raise BadOption("timeout", timeout, "use seconds, more than 0, or a timedelta; leave it out for no limit")
+def checked_seconds(option: str, given: Any, way_out: str, *, least: float = 0, most: float = 10**10) -> float:
+    """Seconds of a duration, which is a number of them or a timedelta."""
+    seconds = clock.in_seconds(given)
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not least <= seconds <= most:
+        raise BadOption(option, given, way_out)
     return float(seconds)
 
 
@@ -108,30 +109,6 @@ def checked_level(option: str, level: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool):
         raise BadOption(option, level, "a level of logging: 'DEBUG', 'INFO', 'WARNING', 'ERROR', or a number")
     return number
-
-
-def checked_delay(delay: Any) -> float:
-    seconds = clock.in_seconds(delay)
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= 10**10:
-        way_out = "seconds from now, 0 or more, or a timedelta; for a moment use run_at=datetime(…)"
-        raise BadOption("delay", delay, way_out)
-    return seconds
-
-
-def duration(option: str, given: Any) -> int:
-    """Microseconds of a time from now, which is seconds or a timedelta."""
-    seconds = clock.in_seconds(given)
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 <= seconds <= 10**10:
-        raise BadOption(option, given, "seconds, 0 or more, or a timedelta")
-    return clock.seconds(seconds)
-
-
-def microseconds(start_within: Any) -> int:
-    """A `start_within`, which is seconds or a timedelta."""
-    seconds = clock.in_seconds(start_within)
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.001 <= seconds <= 10**10:
-        raise BadOption("start_within", start_within, "seconds after its run_at, more than 0, or a timedelta")
-    return clock.seconds(seconds)
 
 
 A_DATETIME = "a datetime, such as datetime(2026, 11, 1, 8, 30, tzinfo=UTC)"
