@@ -290,43 +290,29 @@ class Context:
 
     def sleep(self, name: str, seconds: float | timedelta) -> None:
         """Go on after this time, in another run. No worker is held until then, and no attempt is used up."""
-        steps = self._steps
-        steps.load()
-        steps.sleep(name, seconds)
+        self._steps.sleep(name, seconds)
 
     async def asleep(self, name: str, seconds: float | timedelta) -> None:
         """`sleep` without blocking the event loop."""
-        steps = self._steps
-        await steps.aload()
-        steps.sleep(name, seconds)
+        (await self._steps.aloaded()).sleep(name, seconds)
 
     def wait_for(self, signal: str, timeout: float | timedelta | None = None) -> Any:
         """The value of this signal of the job's tenant, which `td.signal` sends, before or after. No worker is held
         until then. Raises TimeoutError if it does not come within `timeout` seconds."""
-        steps = self._steps
-        steps.load()
-        return steps.wait_for(signal, timeout)
+        return self._steps.wait_for(signal, timeout)
 
     async def await_for(self, signal: str, timeout: float | timedelta | None = None) -> Any:
         """`wait_for` without blocking the event loop."""
-        steps = self._steps
-        await steps.aload()
-        return steps.wait_for(signal, timeout)
+        return (await self._steps.aloaded()).wait_for(signal, timeout)
 
     def gather(self, name: str, requests: Sequence[NewJob]) -> list[Any]:
         """Start these jobs, and go on when all have ended, with their results in this order. No worker is held until
         then. Raises JobFailed for the first that has failed."""
-        steps = self._steps
-        steps.load()
-        stored = steps.begin_gather(name, requests)
-        return [] if stored is None else steps.gather(stored, requests)
+        return self._steps.gather(name, requests)
 
     async def agather(self, name: str, requests: Sequence[NewJob]) -> list[Any]:
         """`gather` without blocking the event loop."""
-        steps = self._steps
-        await steps.aload()
-        stored = steps.begin_gather(name, requests)
-        return [] if stored is None else await steps.agather(stored, requests)
+        return await (await self._steps.aloaded()).agather(name, requests)
 
     @property
     def parents(self) -> list[Job]:

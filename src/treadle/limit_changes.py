@@ -53,15 +53,11 @@ class AppLimits:
         if checked_name("key", key) and known[name] is None:
             raise BadOption("key", key, f"limit {name!r} counts all its jobs together; leave the key out")
         change = LimitChange(name=name, key=key, concurrency=concurrency, rate=rate, by=who(by))
-        changed = self._app.store.change_limit(change)
-        self._app._wake()
-        return changed
+        return self._app._waking(self._app.store.change_limit(change))
 
     def unset(self, name: str, *, key: str = "") -> bool:
         """Go by the code again, and let a key go that RateLimited holds back. False if there was nothing to do."""
-        unset = self._app.store.unset_limit(checked_limit_name(name), checked_name("key", key))
-        self._app._wake()
-        return unset
+        return self._app._waking(self._app.store.unset_limit(checked_limit_name(name), checked_name("key", key)))
 
     def _known(self) -> dict[str, str | None]:
         """The limits that workers have published or this app declares, and what each is counted by."""

@@ -199,9 +199,7 @@ class Management(Pausing):
 
         A completed job starts over. Any other keeps its steps, or those before `from_step`.
         """
-        job = self.store.retry(id, from_step)
-        self._wake()
-        return job
+        return self._waking(self.store.retry(id, from_step))
 
     def cancel(self, id: str) -> Job:
         """End a waiting job, or ask the worker of a running one to stop it. Raises JobNotFound or WrongStatus."""
@@ -213,18 +211,14 @@ class Management(Pausing):
 
     def run_now(self, id: str) -> Job:
         """Make a waiting job due now. Raises JobNotFound or WrongStatus."""
-        job = self.store.run_now(id)
-        self._wake()
-        return job
+        return self._waking(self.store.run_now(id))
 
     def reschedule(self, id: str, **changes: Unpack[Changes]) -> Job:
         """Move a waiting job to another `run_at` (or `delay`), `priority` or `queue`. It keeps them through retries.
 
         At least one is needed. Raises JobNotFound or WrongStatus.
         """
-        job = self.store.reschedule(id, make_reschedule(changes))
-        self._wake()
-        return job
+        return self._waking(self.store.reschedule(id, make_reschedule(changes)))
 
     def bulk(
         self, action: str, filter: str | Filter, *, expected: int | None = None, **changes: Unpack[Changes]

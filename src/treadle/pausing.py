@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from treadle.clock import Duration, in_seconds
 from treadle.errors import BadOption, NoSuchWorker
@@ -15,9 +14,6 @@ from treadle.pauses import Drained, NewPause, Pause, Target, checked_target, che
 from treadle.results import twin
 from treadle.signals import Signals
 from treadle.stores.base import Store
-
-if TYPE_CHECKING:
-    pass
 
 LOOK_SECONDS = 0.1
 """Between two looks of a drain at what still runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle import clock
 from treadle.context import Run, Tracing, current_run
@@ -22,6 +22,8 @@ from treadle.waits import refuse_parent
 if TYPE_CHECKING:
     from treadle.registry import Registry
 
+T = TypeVar("T")
+
 
 class Producer:
     """The part of an app that stores new jobs, and wakes the workers of this process for them."""
@@ -35,6 +37,11 @@ class Producer:
     def _wake(self) -> None:
         for wake in tuple(self._wakers):
             wake()
+
+    def _waking(self, stored: T) -> T:
+        """What was stored, after the workers of this process were woken for it."""
+        self._wake()
+        return stored
 
     def _start_over(self) -> None:
         self._pid = os.getpid()

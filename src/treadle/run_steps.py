@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import msgspec
 
@@ -156,7 +156,7 @@ class RunSteps:
         return value
 
     async def astep(self, call: StepCall, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        await self.aload()
+        await self.aloaded()
         if (stored := self._find(call.name, ("step",), call.arguments)) is not None:
             return call.value(stored)
         with call.inside():
@@ -188,7 +188,27 @@ class RunSteps:
             raise TimeoutError(f"the signal {signal!r} did not come in time")
         return stored.value
 
-    def begin_gather(self, name: str, requests: Sequence[NewJob]) -> Step | None:
+    def gather(self, name: str, requests: Sequence[NewJob]) -> list[Any]:
+        if (stored := self._begin_gather(name, requests)) is None:
+            return []
+        gathered = stored.value
+        if stored.kind == "gather":
+            gathered, step = self._gathered(stored, self._run.store.ends(stored.value))
+            if step is not None:
+                self._save(step)
+        return self._results(gathered, requests)
+
+    async def agather(self, name: str, requests: Sequence[NewJob]) -> list[Any]:
+        if (stored := self._begin_gather(name, requests)) is None:
+            return []
+        gathered = stored.value
+        if stored.kind == "gather":
+            gathered, step = self._gathered(stored, await asyncio.to_thread(self._run.store.ends, stored.value))
+            if step is not None:
+                await self._asave(step)
+        return self._results(gathered, requests)
+
+    def _begin_gather(self, name: str, requests: Sequence[NewJob]) -> Step | None:
         """What is stored of a gather. None if there is nothing to wait for."""
         if not isinstance(requests, Sequence):
             raise BadOption("gather", requests, "a list of requests: [ocr.request(page=1), …]")
@@ -202,22 +222,6 @@ class RunSteps:
             waits = tuple(NewWait("subjob", job.id, name) for job in jobs)
             self._suspend(steps=(started,), waits=waits, follow_ups=tuple(jobs))
         return stored
-
-    def gather(self, stored: Step, requests: Sequence[NewJob]) -> list[Any]:
-        gathered = stored.value
-        if stored.kind == "gather":
-            gathered, step = self._gathered(stored, self._run.store.ends(stored.value))
-            if step is not None:
-                self._save(step)
-        return self._results(gathered, requests)
-
-    async def agather(self, stored: Step, requests: Sequence[NewJob]) -> list[Any]:
-        gathered = stored.value
-        if stored.kind == "gather":
-            gathered, step = self._gathered(stored, await asyncio.to_thread(self._run.store.ends, stored.value))
-            if step is not None:
-                await self._asave(step)
-        return self._results(gathered, requests)
 
     def _results(self, gathered: Any, requests: Sequence[NewJob]) -> list[Any]:
         if "results" not in gathered:
@@ -253,6 +257,7 @@ class RunSteps:
         return request.started_by(claimed.id)
 
     def _begin_wait(self, name: str) -> str:
+        self.load()
         self._check(name)
         if caller() != self._run.owner:
             way_out = "wait in the handler itself, not in a task or thread that it has started"
@@ -272,9 +277,11 @@ class RunSteps:
                 found = self._run.store.steps(self._run.claimed.id)
                 self._stored, self._count = {step.name: step for step in found}, len(found)
 
-    async def aload(self) -> None:
+    async def aloaded(self) -> Self:
+        """These, with what `load` reads."""
         if self._stored is None:
             await asyncio.to_thread(self.load)
+        return self
 
     def _find(self, name: str, kinds: Sequence[str], arguments: str = "") -> Step | None:
         """What is stored under this name. Raises BadStep if it is something else, and if no more can be stored."""

@@ -159,9 +159,7 @@ class Schedules:
 
     def run_now(self, name: str, *, tenant: str = "") -> Job:
         """Store a job of it now, even if it is paused or another one runs. Its moments stay as they are."""
-        job = self._app.store.fire_now(tenant, name)
-        self._app._wake()
-        return job
+        return self._app._waking(self._app.store.fire_now(tenant, name))
 
     def backfill(
         self, name: str, start: datetime, end: datetime, *, tenant: str = "", progress: Progress | None = None

@@ -29,9 +29,7 @@ class Signals(Producer):
         if connection is None and (run := current_run.get()) is not None and self._joins(run, {}):
             run.collecting.signals.append(new)
             return Signal(name=name, value=value, tenant=tenant, by=by, at=clock.moment(clock.now()))
-        stored = self.store.signal(new, connection)
-        self._wake()
-        return stored
+        return self._waking(self.store.signal(new, connection))
 
     async def asignal(
         self, name: str, value: Any = None, *, tenant: str = "", connection: Any = None, by: str = ""

@@ -14,7 +14,7 @@ from tests.servers.front import Front
 from treadle import Treadle
 from treadle.errors import BadOption, StoreUnusable
 from treadle.job import Status
-from treadle.stores.libsql.proxy import proxy_for
+from treadle.stores.libsql.server import proxy_for
 from treadle.stores.libsql.store import LibSQLStore
 
 HOST = "jobs.example"

@@ -17,7 +17,7 @@ from tests.worker.helpers import ended, working
 from treadle import Context, Fail, Job, Treadle
 from treadle.errors import BadOption
 from treadle.line_buffer import DROPPED, LONGEST_LINE, MOST_BYTES, MOST_LINES, LineBuffer
-from treadle.worker.records import RecordKeeper
+from treadle.log_records import RecordKeeper
 
 lib = logging.getLogger("lib")
 

@@ -14,7 +14,7 @@ from treadle import Treadle
 from treadle.errors import StoreBusy
 from treadle.stores import open_store
 from treadle.stores.copying import Tables
-from treadle.worker import chores, moved, worker
+from treadle.worker import chores, parts, worker
 
 PLACE = "sqlite:////srv/new.db"
 
@@ -33,15 +33,15 @@ def source(td: Treadle) -> Iterator[Tables]:
 def refusals(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the parts of a worker would have logged."""
     found: list[str] = []
-    warn = moved.warn
-    monkeypatch.setattr(moved, "_logged_at", {})  # tests share a server
+    warn = parts.warn
+    monkeypatch.setattr(parts, "_logged_at", {})  # tests share a server
 
     def noted(text: str, error: Exception) -> None:
         warn(text, error)
         found.append(text)
 
     for module in (chores, worker):
-        monkeypatch.setattr(module, "moved", type("moved", (), {"warn": staticmethod(noted)}))
+        monkeypatch.setattr(module, "parts", type("parts", (), {"warn": staticmethod(noted)}))
     return found
 
 
@@ -83,7 +83,7 @@ def test_it_is_logged_again_after_a_minute(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(moved, "EVERY", 0.0)
+    monkeypatch.setattr(parts, "LOG_EVERY", 0.0)
     with caplog.at_level(logging.WARNING, "treadle"), working(td, beat=0.05):
         eventually(lambda: is_done(lambda: source.close(PLACE, td.store.now())))
         eventually(lambda: len(said(caplog)) >= 2)

@@ -16,7 +16,7 @@ from treadle.filters import Filter
 from treadle.job import Status
 from treadle.pausing import put_back
 from treadle.stores.rows import ChoresDue
-from treadle.worker import host, moved
+from treadle.worker import host, parts
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -78,7 +78,7 @@ async def _do(chore: Callable[[], T], threads: ThreadPoolExecutor) -> T | None:
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, chore)
     except TreadleError as error:
-        moved.warn("a chore has to wait: %s", error)
+        parts.warn("a chore has to wait: %s", error)
     except (Exception, SystemExit):  # `already_done` is the user's code: it must not end the process
         log.exception("a chore failed")
     return None

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from treadle.errors import TreadleError
 from treadle.stores.base import Store
-from treadle.worker import moved
+from treadle.worker import parts
 
 log = logging.getLogger("treadle")
 
@@ -37,7 +37,7 @@ async def fire_schedules(store: Store, fired: Callable[[], None]) -> None:
                 if jobs:
                     fired()
             except TreadleError as error:
-                moved.warn("schedules have to wait: %s", error)
+                parts.warn("schedules have to wait: %s", error)
             except Exception:
                 log.exception("schedules were not fired")
             await asyncio.sleep(pause + random.uniform(0, SPREAD))

@@ -8,13 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVarTuple
 
+from treadle.errors import StoreMoved
+
 Ts = TypeVarTuple("Ts")
 
 log = logging.getLogger("treadle")
+
+LOG_EVERY = 60.0
+_logged_at: dict[str, float] = {}
+"""When it was last logged of a database that its jobs have moved, by `time.monotonic()`."""
 
 
 class Parts:
@@ -74,3 +81,15 @@ def started_thread(name: str) -> ThreadPoolExecutor:
     pool = ThreadPoolExecutor(1, name)
     pool.submit(int).result()
     return pool
+
+
+def warn(text: str, error: Exception) -> None:
+    """Log why something has to wait. `text` has a place for the error. Each part finds out by itself that the jobs have
+    moved: that is logged at once, and then once a minute."""
+    if isinstance(error, StoreMoved):
+        before, now = _logged_at.get(error.where), time.monotonic()
+        if before is not None and now - before < LOG_EVERY:
+            return
+        _logged_at[error.where] = now
+        text = "this worker runs nothing any more: %s"
+    log.warning(text, error)

@@ -13,6 +13,7 @@ from treadle.context import Context, Run, caller, current_run
 from treadle.error_text import hint
 from treadle.errors import BadOption, BadPayload, LeaseLost
 from treadle.limits import OF_TYPE
+from treadle.log_records import keep_records
 from treadle.outcome import (
     COMPLETED,
     NOT_COMMITTED,
@@ -27,7 +28,6 @@ from treadle.outcome import (
     describe,
 )
 from treadle.registry import JobType
-from treadle.worker.records import keep_records
 
 log = logging.getLogger("treadle")
 

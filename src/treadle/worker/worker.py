@@ -27,7 +27,7 @@ from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Due
-from treadle.worker import host, moved
+from treadle.worker import host, parts
 from treadle.worker.ahead import Ahead
 from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
@@ -381,7 +381,7 @@ class Worker:
             self._set_quiet(True)
             return Claim()
         except (StoreBusy, StoreUnusable) as error:
-            moved.warn("the claim failed: %s", error)
+            parts.warn("the claim failed: %s", error)
         except Exception:
             log.exception("the claim failed")
         else:

@@ -1,15 +1,17 @@
-"""Requests of a libSQL server: connections that are kept, TLS, and which server gets a token."""
+"""Requests of a libSQL server: connections that are kept, proxies, TLS, and which server gets a token."""
 
 from __future__ import annotations
 
+import base64
 import http.client
 import ssl
 from collections import defaultdict
 from contextlib import suppress
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass
 
-from treadle.stores.libsql.proxy import Proxy, proxy_for
+from treadle.errors import BadOption
 from treadle.stores.libsql.url import Endpoint, is_loopback
 
 PATH = "/v2/pipeline"
@@ -58,6 +60,16 @@ class Peer(NamedTuple):
 class Address(NamedTuple):
     peer: Peer
     path: str
+
+
+class Proxy(NamedTuple):
+    host: str
+    port: int
+    headers: dict[str, str]
+    """What it wants to know of us."""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
 class Server:
@@ -159,3 +171,30 @@ def _untrusted(error: Exception) -> Untrusted | None:
     if isinstance(error, ssl.SSLError) and error.reason in NEITHER_TLS:
         return Untrusted("it does not speak TLS", "write libsql+http:// for a server without")
     return None
+
+
+# The proxy: $HTTPS_PROXY, $HTTP_PROXY and $NO_PROXY, as curl reads them
+
+
+def proxy_for(host: str, port: int, *, tls: bool) -> Proxy | None:
+    """The proxy that the environment names for this server. None for this machine: no proxy could reach that."""
+    scheme = "https" if tls else "http"
+    url = getproxies_environment().get(scheme)
+    if not url or is_loopback(host) or proxy_bypass(f"{host}:{port}"):
+        return None
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        proxy_port = parts.port or 80
+    except ValueError:
+        proxy_port = 0
+    if parts.scheme != "http" or not parts.hostname or not proxy_port:
+        shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        raise BadOption(f"{scheme.upper()}_PROXY", shown, "write http://host:port, or put the server into $NO_PROXY")
+    return Proxy(parts.hostname, proxy_port, _credentials(parts.username, parts.password))
+
+
+def _credentials(user: str | None, password: str | None) -> dict[str, str]:
+    if user is None:
+        return {}
+    given = f"{unquote(user)}:{unquote(password or '')}".encode()
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(given).decode()}"}
