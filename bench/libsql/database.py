@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from bench.sqlite.database import SQLiteTables
 from treadle import Treadle
-from treadle.stores.claim_order import KnownLimits
-from treadle.stores.libsql.connection import Database, PendingRows, Transaction
-from treadle.stores.libsql.hrana import Parameters, Stream
+from treadle.stores.libsql.connection import Cursor, Database, Transaction
+from treadle.stores.libsql.hrana import Parameters
 
 TABLES = ("jobs", "ready", "leases", "finished", "attempts", "dedupe", "types", "workers", "tallies", "usage")
 
@@ -20,7 +19,7 @@ class Plain:
         self._database = database
         self._tx: Transaction | None = None
 
-    def execute(self, sql: str, parameters: Parameters = ()) -> PendingRows:
+    def execute(self, sql: str, parameters: Parameters = ()) -> Cursor:
         if sql.startswith("BEGIN"):
             self._tx = self._new()
         tx = self._tx or self._new()
@@ -36,7 +35,7 @@ class Plain:
             self.execute(sql, row)
 
     def _new(self) -> Transaction:
-        return Transaction(Stream(self._database.server), 0, KnownLimits())
+        return Transaction(self._database, begins=True)
 
     def now(self) -> int:
         return self._database.now()

@@ -6,14 +6,18 @@ being filled is positive. A transaction of the copy makes it negative, which no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.errors import TreadleError
 from treadle.stores.error_codes import HAS_MOVED, IS_FILLED
 from treadle.stores.shared import moved
 from treadle.stores.shared.store import SQLStore
 from treadle.stores.transaction import Transaction
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 OF_JOBS = ("jobs", "ready", "finished", "attempts", "steps", "waits", "logs")
 """Tables that have rows of a job, by its id."""
@@ -29,6 +33,18 @@ class CannotCopy(TreadleError):
     """A copy that cannot begin, go on or be finished. The message says why, and what to do."""
 
 
+def _in_transaction(
+    steps: Callable[Concatenate[CopyAccess, Transaction, P], None],
+) -> Callable[Concatenate[CopyAccess, P], None]:
+    """A method that is one transaction. It gets that, and its callers do not pass it."""
+
+    @wraps(steps)
+    def method(self: CopyAccess, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self.write(partial(steps, self), *args, **kwargs)
+
+    return method
+
+
 class CopyAccess:
     """One database, and its notes."""
 
@@ -39,19 +55,20 @@ class CopyAccess:
         self._note: str | None = None
         """What says that we fill this database."""
 
-    def read(self, steps: Any, *args: Any) -> Any:
-        return self.store.database.read("other", steps, *args)
+    def read(self, steps: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        answer: T = self.store.database.read("other", steps, *args, **kwargs)
+        return answer
 
-    def write(self, steps: Any, *args: Any) -> Any:
-        return self.store.database.write("other", steps, *args)
+    def write(self, steps: Callable[Concatenate[Transaction, P], object], *args: P.args, **kwargs: P.kwargs) -> None:
+        self.store.database.write("other", steps, *args, **kwargs)
 
-    def fill(self, steps: Any, *args: Any) -> None:
+    def fill(self, steps: Callable[Concatenate[Transaction, P], None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Write what others may not write."""
 
         def all_steps(tx: Transaction) -> None:
             if self._note and not tx.execute(tx.sql.NEGATE_META, {"key": self._note}).rowcount:
                 raise CannotCopy(f"another copy has completed {self.url} in the meantime; it can be used")
-            steps(tx, *args)
+            steps(tx, *args, **kwargs)
             if self._note:
                 tx.execute(tx.sql.NEGATE_META, {"key": self._note})
 
@@ -66,71 +83,48 @@ class CopyAccess:
     def drop_notes(self, kind: str) -> None:
         self.write(moved.drop_notes, kind)
 
-    def start_filling(self, source: str, at: int) -> None:
+    @_in_transaction
+    def start_filling(self, tx: Transaction, source: str, at: int) -> None:
         """From this commit on, nobody else changes or opens the database, until it is complete."""
-        note = self._note = f"{moved.FILLED}{source}"
+        self._note = f"{moved.FILLED}{source}"
+        is_new = self._note not in moved.notes(tx)
+        _run(tx, tx.sql.forbid("filled", CLOSED, CHANGES, f"{IS_FILLED}{source}", f"({tx.sql.IS_FILLED})"))
+        moved.note(tx, self._note, at)
+        moved.drop_notes(tx, moved.COMPLETE)
+        if is_new and tx.execute(tx.sql.SOME_JOB).fetchall():
+            raise CannotCopy(f"{self.url} has jobs already; name a database without jobs")
 
-        def steps(tx: Transaction) -> None:
-            is_new = note not in moved.notes(tx)
-            for each in tx.sql.forbid("filled", CLOSED, CHANGES, f"{IS_FILLED}{source}", f"({tx.sql.IS_FILLED})"):
-                tx.execute(each)
-            moved.note(tx, note, at)
-            moved.drop_notes(tx, moved.COMPLETE)
-            if is_new and tx.execute(tx.sql.SOME_JOB).fetchall():
-                raise CannotCopy(f"{self.url} has jobs already; name a database without jobs")
-
-        self.write(steps)
-
-    def end_filling(self, source: str, at: int) -> None:
+    @_in_transaction
+    def end_filling(self, tx: Transaction, source: str, at: int) -> None:
         """Let everybody use the database, which is complete."""
+        _run(tx, tx.sql.allow("filled", CLOSED))
+        moved.drop_notes(tx, moved.FILLED)
+        moved.note(tx, f"{moved.COMPLETE}{source}", at)
 
-        def steps(tx: Transaction) -> None:
-            for each in tx.sql.allow("filled", CLOSED):
-                tx.execute(each)
-            moved.drop_notes(tx, moved.FILLED)
-            moved.note(tx, f"{moved.COMPLETE}{source}", at)
+    # To close a source locks many tables: a producer that has locked one of them and waits for another would be the one
+    # that a deadlock ends. So it raises StoreBusy rather than wait for long.
 
-        self.write(steps)
-
-    def close_claims(self, place: str) -> None:
+    @_in_transaction
+    def close_claims(self, tx: Transaction, place: str) -> None:
         """From this commit on, nothing is claimed."""
+        _run(tx, tx.sql.WAIT_BRIEFLY)
+        _run(tx, tx.sql.allow("moved", ("leases",)))  # a copy to another place may have been killed
+        _run(tx, tx.sql.forbid("moved", ("leases",), ("INSERT",), f"{HAS_MOVED}{place}", "true"))
 
-        def steps(tx: Transaction) -> None:
-            _wait_briefly(tx)
-            for each in tx.sql.allow("moved", ("leases",)):  # a copy to another place may have been killed
-                tx.execute(each)
-            self._forbid(tx, ("leases",), ("INSERT",), place)
-
-        self.write(steps)
-
-    def close(self, place: str, at: int) -> None:
+    @_in_transaction
+    def close(self, tx: Transaction, place: str, at: int) -> None:
         """From this commit on, nothing changes here, and whoever opens the database learns where its jobs are."""
+        _run(tx, tx.sql.WAIT_BRIEFLY)
+        _run(tx, tx.sql.forbid("moved", CLOSED, CHANGES, f"{HAS_MOVED}{place}", "true"))
+        moved.note(tx, f"{moved.MOVED}{place}", at)
 
-        def steps(tx: Transaction) -> None:
-            _wait_briefly(tx)
-            self._forbid(tx, CLOSED, CHANGES, place)
-            moved.note(tx, f"{moved.MOVED}{place}", at)
-
-        self.write(steps)
-
-    @staticmethod
-    def _forbid(tx: Transaction, tables: Sequence[str], changes: Sequence[str], place: str) -> None:
-        for each in tx.sql.forbid("moved", tables, changes, f"{HAS_MOVED}{place}", "true"):
-            tx.execute(each)
-
-    def reopen(self) -> None:
+    @_in_transaction
+    def reopen(self, tx: Transaction) -> None:
         """Undo `close` and `close_claims`."""
-
-        def steps(tx: Transaction) -> None:
-            for each in tx.sql.allow("moved", CLOSED):
-                tx.execute(each)
-            moved.drop_notes(tx, moved.MOVED)
-
-        self.write(steps)
+        _run(tx, tx.sql.allow("moved", CLOSED))
+        moved.drop_notes(tx, moved.MOVED)
 
 
-def _wait_briefly(tx: Transaction) -> None:
-    """Raise StoreBusy rather than wait for long. This locks many tables: a producer that has locked one of them and
-    waits for another would be the one that a deadlock ends."""
-    for statement in tx.sql.WAIT_BRIEFLY:
+def _run(tx: Transaction, statements: Iterable[str]) -> None:
+    for statement in statements:
         tx.execute(statement)

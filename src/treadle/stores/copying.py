@@ -60,49 +60,45 @@ class Tables(CopyAccess):
     @cached_property
     def _all_columns(self) -> dict[str, dict[str, str]]:
         tables = (*OF_JOBS, *OF_TENANTS, *OF_ALL)
-        found: dict[str, dict[str, str]] = self.read(
+        return self.read(
             lambda tx: {table: dict(tx.execute(tx.sql.COLUMNS, {"table": table}).fetchall()) for table in tables}
         )
-        return found
 
     @cached_property
     def columns(self) -> dict[str, dict[str, str]]:
         """The columns of each table, with the types that values are cast to. Not the numbers of rows that the database
         gives by itself."""
-        all_columns = self._all_columns.items()
-        return {
-            table: {name: kind for name, kind in columns.items() if name != "seq"} for table, columns in all_columns
-        }
+        found = self._all_columns.items()
+        return {table: {name: kind for name, kind in columns.items() if name != "seq"} for table, columns in found}
 
     # Jobs
 
     def next_ids(self, after: str, limit: int) -> list[str]:
         """The ids of the next jobs, in their order."""
-        of_tenant = "" if self.tenant is None else "AND tenant = CAST(:tenant AS text)"
-        sql = f"""SELECT id::text FROM treadle.jobs WHERE id > CAST(CAST(:after AS text) AS uuid) {of_tenant}
-                   ORDER BY id LIMIT :limit"""
+        sql = f"""SELECT id::text FROM treadle.jobs
+                   WHERE id > CAST(CAST(:after AS text) AS uuid) AND {self._of_tenant()} ORDER BY id LIMIT :limit"""
         given = {"after": after, "limit": limit, "tenant": self.tenant}
         return [row[0] for row in self._execute(sql, given)]
 
     def places(self, after: str, upto: str) -> dict[str, Place]:
         """Where the jobs of a range of ids are."""
-        of_tenant = "" if self.tenant is None else "AND j.tenant = CAST(:tenant AS text)"
         sql = f"""
             SELECT j.id::text, f.status, f.completed_at, f.lease, f.attempts, r.parked, j.type, j.queue
               FROM treadle.jobs j
               LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
               LEFT JOIN treadle.ready r ON r.id = j.id AND r.tenant = j.tenant
-             WHERE j.id > CAST(CAST(:after AS text) AS uuid) AND j.id <= CAST(CAST(:upto AS text) AS uuid) {of_tenant}
+             WHERE j.id > CAST(CAST(:after AS text) AS uuid) AND j.id <= CAST(CAST(:upto AS text) AS uuid)
+               AND {self._of_tenant("j.tenant")}
         """
-        rows = self._execute(sql, {"after": after, "upto": upto, "tenant": self.tenant})
-        return {
-            row[0]: Place(None if row[1] is None else Ended(*row[1:5]), row[5] == "wait", row[6], row[7])
-            for row in rows
-        }
+        found: dict[str, Place] = {}
+        for id, *ended, parked, type, queue in self._execute(
+            sql, {"after": after, "upto": upto, "tenant": self.tenant}
+        ):
+            found[id] = Place(None if ended[0] is None else Ended(*ended), parked == "wait", type, queue)
+        return found
 
     def _execute(self, sql: str, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self.read(lambda tx: tx.execute(tx.sql.translate(sql), given).fetchall())
-        return rows
+        return self.read(lambda tx: tx.execute(tx.sql.translate(sql), given).fetchall())
 
     def parts(self, ids: Collection[str]) -> Iterator[list[str]]:
         """These jobs in parts, the rows of each of which fit into memory and into a statement."""
@@ -126,7 +122,7 @@ class Tables(CopyAccess):
                     table: self._select(tx, table, f"WHERE id = {THESE}", {"ids": as_json([*ids])}) for table in OF_JOBS
                 }
 
-        found: dict[str, list[Row]] = self.read(steps)
+        found = self.read(steps)
         tenants = {row["id"]: row["tenant"] for row in found["jobs"]}
         return {table: [{"tenant": tenants[row["id"]], **row} for row in rows] for table, rows in found.items()}
 
@@ -144,9 +140,8 @@ class Tables(CopyAccess):
 
         def steps(tx: Transaction) -> None:
             for table in OF_JOBS if gone else ():
-                tx.execute(
-                    tx.sql.translate(f"DELETE FROM treadle.{table} WHERE id = {THESE}"), {"ids": as_json([*gone])}
-                )
+                delete = f"DELETE FROM treadle.{table} WHERE id = {THESE}"
+                tx.execute(tx.sql.translate(delete), {"ids": as_json([*gone])})
             for table, written in rows.items():
                 self._insert(tx, table, written)
             came = [(place.status, place.type, place.queue, 1) for place in places.values()]
@@ -161,18 +156,17 @@ class Tables(CopyAccess):
         if table == "usage":
             return self._usage()
         order = "ORDER BY seq" if "seq" in self._all_columns[table] else ""
-        return iter(self.read(self._select, table, f"WHERE {self._of_tenant} {order}", {"tenant": self.tenant}))
+        return iter(self.read(self._select, table, f"WHERE {self._of_tenant()} {order}", {"tenant": self.tenant}))
 
-    @property
-    def _of_tenant(self) -> str:
-        return "true" if self.tenant is None else "tenant = CAST(:tenant AS text)"
+    def _of_tenant(self, column: str = "tenant") -> str:
+        return "true" if self.tenant is None else f"{column} = CAST(:tenant AS text)"
 
     def _usage(self) -> Iterator[Row]:
         """Some minutes after the others, each as a whole: its rows are added up."""
         after, upto = -1, 0
         while upto < MOST:
             given = {"tenant": self.tenant, "after": after, "rows": ROWS}
-            which = f"{self._of_tenant} AND minute > CAST(:after AS bigint)"
+            which = f"{self._of_tenant()} AND minute > CAST(:after AS bigint)"
             sql = f"SELECT minute FROM treadle.usage WHERE {which} ORDER BY minute LIMIT 1 OFFSET :rows"
             upto = next((row[0] for row in self._execute(sql, given)), MOST)
             yield from _added_up(self.read(self._select, "usage", f"WHERE {which} AND minute <= {upto}", given))
@@ -181,7 +175,7 @@ class Tables(CopyAccess):
     def replace_all(self, table: str, rows: Iterable[Row]) -> None:
         """Put these rows in place of those that the table has, of all tenants or of one, in chunks. The first commit is
         the one that deletes: a few rows, such as the pause of a tenant, are always there."""
-        delete = f"DELETE FROM treadle.{table} WHERE {self._of_tenant}"
+        delete = f"DELETE FROM treadle.{table} WHERE {self._of_tenant()}"
 
         def replace_first(tx: Transaction, part: Sequence[Row]) -> None:
             tx.execute(tx.sql.translate(delete), {"tenant": self.tenant})
@@ -202,9 +196,7 @@ class Tables(CopyAccess):
         self.write(lambda tx: tx.execute(tx.sql.RAISE_LEASES, {"number": number}))
 
     def running(self) -> int:
-        sql = "SELECT count(*) FROM treadle.leases" + (
-            "" if self.tenant is None else " WHERE tenant = CAST(:tenant AS text)"
-        )
+        sql = f"SELECT count(*) FROM treadle.leases WHERE {self._of_tenant()}"
         return int(self._execute(sql, {"tenant": self.tenant})[0][0])
 
     def count(self) -> int:

@@ -34,37 +34,35 @@ BLOCK = "treadle_block"
 """A savepoint that is gone if the transaction it is in has ended."""
 
 
-class PendingRows:
-    """What a statement found or changed. It is sent when its result, or that of a later statement, is read."""
+class Cursor:
+    """What a statement found or changed, as sqlite3 has it. The statement is sent when its result, or that of a later
+    one, is read."""
 
-    __slots__ = ("_result", "_tx")
+    __slots__ = ("_changed", "_rows", "_tx")
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
-        self._result: Result | None = None
+        self._rows: Iterator[Any] | None = None
 
     def answer(self, result: Result) -> None:
-        self._result = result
+        self._rows, self._changed = iter(result.rows), result.changed
 
-    def _asked(self) -> Result:
-        if self._result is None:
+    def __iter__(self) -> Iterator[Any]:
+        if self._rows is None:
             self._tx.flush()
-        assert self._result is not None
-        return self._result
+        assert self._rows is not None
+        return self._rows
 
     @property
     def rowcount(self) -> int:
-        return self._asked().changed
+        iter(self)
+        return self._changed
 
     def fetchone(self) -> Any:
-        rows = self._asked().rows
-        return rows[0] if rows else None
+        return next(iter(self), None)
 
     def fetchall(self) -> list[Any]:
-        return list(self._asked().rows)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._asked().rows)
+        return list(self)
 
 
 class Transaction(Transitions):
@@ -72,19 +70,19 @@ class Transaction(Transitions):
 
     travels_together = True
 
-    def __init__(self, stream: Stream, now: int, known: KnownLimits, *, begins: bool = True) -> None:
-        self.stream = stream
-        self.now = now
-        self.cursors = Cursors(known=known)  # each claim looks at everything: they do not wait for each other
+    def __init__(self, database: Database, *, begins: bool) -> None:
+        self.stream = Stream(database.server)
+        self.cursors = Cursors(known=database.known)  # each claim looks at everything: they do not wait for each other
+        self.cursors.turn = database.turn
         self._begins = begins
-        self._pending: list[tuple[Statement, PendingRows]] = []
+        self._pending: list[tuple[Statement, Cursor]] = []
         self.is_over = False
 
-    def execute(self, sql: str, parameters: Parameters = NOTHING) -> PendingRows:
+    def execute(self, sql: str, parameters: Parameters = NOTHING) -> Cursor:
         if self.is_over:  # the server would take each statement for a transaction of its own
             raise TransactionOver("this transaction is over; nothing can be added to it")
         self._begins = self._begins or sql == SAVEPOINT
-        rows = PendingRows(self)
+        rows = Cursor(self)
         self._pending.append(((sql, parameters), rows))
         return rows
 
@@ -117,8 +115,8 @@ class Database:
         self._offset = 0.0
         self._measured = -MEASURE_EVERY
         self.requests = 0
-        self._known = KnownLimits()
-        self._turn: dict[ReadyRange, str] = {}
+        self.known = KnownLimits()
+        self.turn: dict[ReadyRange, str] = {}
 
     def now(self) -> int:
         """The server's clock, which all of its users share: as it was measured, plus the time since."""
@@ -178,8 +176,8 @@ class Database:
 
     def _begin(self) -> Transaction:
         """A transaction that is rolled back when it ends, unless it is committed."""
-        tx = Transaction(Stream(self.server), self.now(), self._known)
-        tx.cursors.turn = self._turn
+        tx = Transaction(self, begins=True)
+        tx.now = self.now()
         tx.execute("BEGIN IMMEDIATE")
         return tx
 
@@ -208,8 +206,7 @@ class Database:
     def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read, each of which sees the newest commit."""
         for tries in (1, 2, 3):
-            tx = Transaction(Stream(self.server), 0, self._known, begins=False)
-            tx.cursors.turn = self._turn
+            tx = Transaction(self, begins=False)
             try:
                 tx.now = self.now()
                 return steps(tx, *args, **kwargs)

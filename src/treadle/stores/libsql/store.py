@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ from treadle.clock import Clock, now
 from treadle.errors import BadConnection, StoreUnusable, TransactionOver
 from treadle.job import ClaimedJob
 from treadle.outcome import Outcome
-from treadle.stores.libsql.connection import BLOCK, GONE, Database, Transaction
+from treadle.stores.libsql.connection import BLOCK, GONE, Cursor, Database, Transaction
 from treadle.stores.libsql.hrana import Failed, Parameters
 from treadle.stores.libsql.server import NoResult, Refused
 from treadle.stores.libsql.url import read as read_url
@@ -141,23 +141,6 @@ class LibSQLStore(SQLiteTables[Database]):
 # What `ctx.transaction()` gives: what a block needs of sqlite3's interface
 
 
-class Cursor:
-    """What one statement found."""
-
-    def __init__(self, rows: list[tuple[Any, ...]], rowcount: int) -> None:
-        self._rows = iter(rows)
-        self.rowcount = rowcount
-
-    def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return self._rows
-
-    def fetchone(self) -> tuple[Any, ...] | None:
-        return next(self._rows, None)
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        return list(self._rows)
-
-
 class Connection:
     """A transaction on the server. Its errors are sqlite3's, so that a handler is the same on both."""
 
@@ -169,7 +152,8 @@ class Connection:
         """One statement, with parameters by :name or by ?."""
         rows = self._tx.execute(sql, parameters)
         try:
-            return Cursor(rows.fetchall(), rows.rowcount)
+            self._tx.flush()
+            return rows
         except NoResult as error:
             raised = own_error(self._database, error)
             self._tx.is_over = not isinstance(raised, sqlite3.Error)
