@@ -28,5 +28,4 @@ def is_expired(until: int | None, now: int) -> bool:
 
 
 def hash_of(secret: str) -> str:
-    """The stored part of a token."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

@@ -65,7 +65,6 @@ class Backfill:
         return cls(store, str(wanted.tenants[0]), str(wanted.schedules[0]), start, end)
 
     def step(self) -> None:
-        """Store the next jobs."""
         some, self._moments = self._moments[:CHUNK], self._moments[CHUNK:]
         self.position = f"{self._moments[0]} {self._end}" if self._moments else None
         stored = self.store.backfill(self.tenant, self.name, some, self.operation, self.position)

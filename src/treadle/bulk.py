@@ -67,7 +67,6 @@ class Bulk:
         return max([new_id(), *(after(job.id) for job in newest)])
 
     def step(self) -> BulkChunk:
-        """Change the next jobs."""
         what = (self.action, self.wanted, self.position, CHUNK, self.operation)
         chunk = self.store.change_next(*what, changes=self.changes)
         self.position = chunk.position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
@@ -53,9 +54,9 @@ def to_json(value: Any, type: str, where: str, what: str = "payload") -> str:
         raise PayloadTooLarge(type, len(data), MAX_BYTES, what)
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _too_deep(data):
         raise PayloadTooDeep(type, MAX_DEPTH, what)
-    if b"null" in data and _has_nan(value):
+    if b"null" in data and any(isinstance(one, float) and not math.isfinite(one) for one in _scalars(value)):
         raise NotJSON(where, value, "JSON has no NaN and no infinity; pass None or a string")
-    if b"\\u0000" in data and _has_nul(decode(data)):
+    if b"\\u0000" in data and any(isinstance(one, str) and "\0" in one for one in _scalars(decode(data))):
         raise NotJSON(where, value, "a NUL character cannot be stored in every database; remove it")
     return data.decode()
 
@@ -108,18 +109,12 @@ def _depth(value: Any) -> int:
     return 0
 
 
-def _has_nan(value: Any) -> bool:
-    """Whether JSON would turn a number into null."""
-    if isinstance(value, float):
-        return not math.isfinite(value)
+def _scalars(value: Any) -> Iterator[Any]:
+    """The keys and values in it that have no parts."""
     if isinstance(value, dict):
-        return any(map(_has_nan, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_nan, value))
-
-
-def _has_nul(value: Any) -> bool:
-    if isinstance(value, str):
-        return "\0" in value
-    if isinstance(value, dict):
-        return any(_has_nul(k) or _has_nul(v) for k, v in value.items())
-    return isinstance(value, list) and any(map(_has_nul, value))
+        yield from value
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _scalars(part)
+    else:
+        yield value

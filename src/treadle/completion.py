@@ -47,13 +47,11 @@ def _complete_within(run: Run, result: Any, connection: Any) -> None:
 
 
 def transaction(run: Run) -> AbstractContextManager[Any]:
-    """A transaction of the store that ends the job."""
     return _ending(_outside_steps(run))
 
 
 @asynccontextmanager
 async def atransaction(run: Run) -> AsyncGenerator[Any]:
-    """`transaction` without blocking the event loop."""
     loop, block = asyncio.get_running_loop(), transaction(run)
     # A thread of its own: in a pool, calls that wait for the writer could keep this one from committing.
     thread = ThreadPoolExecutor(1, "treadle-transaction")

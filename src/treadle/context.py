@@ -333,7 +333,6 @@ class Context:
 
 
 def caller() -> object:
-    """The task or thread that calls."""
     return threading.get_ident() if asyncio._get_running_loop() is None else asyncio.current_task()
 
 

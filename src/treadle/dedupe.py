@@ -56,7 +56,6 @@ class Dedupe:
     period: Duration | None = None
 
     def __post_init__(self) -> None:
-        """Raises BadOption for what makes no sense."""
         if self.key is not True and not callable(self.key):
             checked_key(self.key)
         if self.mode not in MODES:
@@ -95,7 +94,6 @@ def make_dedupe_key(type: str, tenant: str | None, payload: Mapping[str, Any]) -
 
 
 def key_for(dedupe: DedupeOption, type: str, tenant: str, payload: Mapping[str, Any]) -> str | None:
-    """The key that `dedupe` asks for, or None."""
     key = dedupe.key if isinstance(dedupe, Dedupe) else dedupe
     if key is None or key is False:
         return None
@@ -186,7 +184,6 @@ class KeyState(msgspec.Struct, frozen=True):
         return self.successor is not None and self.place in (Place.ENDED, Place.GONE)
 
     def is_free(self, now: int) -> bool:
-        """Whether its holder holds it no longer."""
         if self.successor is not None or self.place is Place.GONE:
             return self.successor is None
         if self.expires_at is not None:

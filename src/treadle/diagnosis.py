@@ -14,7 +14,7 @@ from treadle.job import EXPIRED, Job, Status, expired_error
 from treadle.limits import OF_TYPE, FullLimit
 from treadle.pauses import Pause
 from treadle.reasons import Reason, ReasonCode, Why
-from treadle.units import format_duration, format_utc, plural
+from treadle.units import format_duration, format_microseconds, format_utc, plural
 from treadle.wait_diagnosis import WaitGroup, why_blocked
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ def _ended(job: Job) -> Reason:
 
 def _overdue(facts: JobFacts) -> Iterator[Reason]:
     if facts.stuck and facts.deadline is not None:
-        text = f"it is stuck: its deadline passed {_duration(facts.now - facts.deadline)} ago"
+        text = f"it is stuck: its deadline passed {format_microseconds(facts.now - facts.deadline)} ago"
         way_out = "any worker or tick returns it within seconds: treadle tick app:td"
         yield Reason(ReasonCode.OVERDUE, text, way_out, {"deadline": clock.moment(facts.deadline)})
 
@@ -233,7 +233,7 @@ def _running(facts: JobFacts) -> Reason:
     job, holder = facts.job, _holder(facts)
     worker = holder.name if holder else job.worker_id
     by = f"worker {worker}" if worker else "a caller that claimed it by hand"
-    since = _duration(facts.now - clock.from_datetime(job.started_at)) if job.started_at else "now"
+    since = format_microseconds(facts.now - clock.from_datetime(job.started_at)) if job.started_at else "now"
     text = f"it is running: attempt {job.attempts} of {job.max_attempts}, for {since}, by {by}"
     data = {"worker": job.worker_id, "started_at": job.started_at}
     return Reason(ReasonCode.RUNNING, text, f"to stop it: treadle jobs cancel {job.id}", data)
@@ -281,7 +281,7 @@ def _expires(facts: JobFacts) -> Iterator[Reason]:
     """It keeps the job from nothing yet, so that it comes last."""
     job = facts.job
     if job.start_by is not None and not job.waits_for_key:
-        left = _duration(clock.from_datetime(job.start_by) - facts.now)
+        left = format_microseconds(clock.from_datetime(job.start_by) - facts.now)
         text = f"if it is not started by {format_utc(job.start_by)}, in {left}, it is cancelled"
         way_out = f"to give it more time: treadle jobs reschedule {job.id} --delay 0"
         yield Reason(ReasonCode.EXPIRES, text, way_out, {"start_by": job.start_by})
@@ -296,21 +296,22 @@ def _not_due(facts: JobFacts) -> Iterator[Reason]:
     job = facts.job
     due_in = clock.from_datetime(job.run_at) - facts.now
     if due_in > 0 and facts.sleeps_in is not None:
-        text = f"it sleeps in step {facts.sleeps_in!r} until {format_utc(job.run_at)}, for {_duration(due_in)} more"
+        left = format_microseconds(due_in)
+        text = f"it sleeps in step {facts.sleeps_in!r} until {format_utc(job.run_at)}, for {left} more"
         data = {"step": facts.sleeps_in, "run_at": job.run_at, "seconds": due_in / clock.SECOND}
         way_out = f"wait until then; to let it go on now: treadle jobs run-now {job.id}"
         yield Reason(ReasonCode.SLEEPING, text, way_out, data)
     elif due_in > 0:
         again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
         until = "debounced until" if job.dedupe_mode == "debounce" and not job.error else "at"
-        text = f"it is not due yet: {until} {format_utc(job.run_at)}, in {_duration(due_in)}{again}"
+        text = f"it is not due yet: {until} {format_utc(job.run_at)}, in {format_microseconds(due_in)}{again}"
         data = {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
         yield Reason(ReasonCode.NOT_DUE, text, "wait until then", data)
 
 
 def _paused(pause: Pause) -> Reason:
     data = msgspec.structs.asdict(pause)
-    return Reason(ReasonCode.PAUSED, f"its {pause}", f"to resume it: {pause.target.resume_command}", data)
+    return Reason(ReasonCode.PAUSED, f"its {pause}", f"to resume it: {pause.resume_command}", data)
 
 
 def why_unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
@@ -359,7 +360,7 @@ def _limited(facts: JobFacts, limit: FullLimit) -> Iterator[Reason]:
 
 
 def _then(facts: JobFacts, moment: int) -> str:
-    return f"at {format_utc(clock.moment(moment))}, in {_duration(moment - facts.now)}"
+    return f"at {format_utc(clock.moment(moment))}, in {format_microseconds(moment - facts.now)}"
 
 
 def _turns(facts: JobFacts) -> Iterator[Reason]:
@@ -392,7 +393,3 @@ def _holders(facts: JobFacts, limit: FullLimit) -> str:
     names = {worker.id: worker.name for worker in facts.workers}
     each = [f"{n} by {names.get(id, id) or 'hand'}" for id, n in sorted(limit.holders.items())]
     return ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")
-
-
-def _duration(microseconds: int) -> str:
-    return format_duration(microseconds / clock.SECOND)

@@ -20,7 +20,6 @@ def shown(value: object, *, with_password: bool = True) -> str:
 
 
 def nearest(word: object, known: Collection[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
     return next(iter(difflib.get_close_matches(word, known, n=1)), None) if isinstance(word, str) else None
 
 

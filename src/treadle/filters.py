@@ -89,7 +89,6 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return f"Filter({str(self)!r})"
 
     def replace(self, **fields: Any) -> Filter:
-        """A copy with these fields replaced."""
         return msgspec.structs.replace(self, **fields)
 
 
@@ -253,7 +252,6 @@ def _shown(value: Text) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The text, quoted if it has to be."""
     if text and not re.search(r'[\s",*\\]', text):
         return text
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'

@@ -228,7 +228,6 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
 
 
 def parent_ids(after: Any) -> tuple[str, ...]:
-    """The ids of the parents that `after` names."""
     several = [after] if isinstance(after, str | Job | NewJob) or not isinstance(after, Iterable) else after
     ids = [one.id if isinstance(one, Job | NewJob) else one for one in several]
     for id in ids:

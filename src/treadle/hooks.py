@@ -128,11 +128,9 @@ class Hooks:
         return hook
 
     def wants(self, event: str) -> bool:
-        """Whether there is a hook for this event."""
         return event in self.plain or event in self.asynchronous
 
     def started(self, claimed: Iterable[ClaimedJob], worker: str) -> list[Event]:
-        """The events of a claim."""
         return [_event("job_started", c, worker) for c in claimed] if self.wants("job_started") else []
 
     def ended(self, written: Written, at: int | None, worker: str, raised: Raised) -> list[Event]:

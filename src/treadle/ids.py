@@ -53,7 +53,6 @@ def ids_from(start: str) -> tuple[str, str] | None:
 
 
 def after(id: str) -> str:
-    """The id that comes next."""
     return str(uuid.UUID(int=uuid.UUID(id).int + 1))
 
 

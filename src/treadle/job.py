@@ -67,7 +67,6 @@ STATE_OF = {**{state.status.value: state for state in reversed(STATES)}, **{stat
 
 
 def state_of(job: Job, now: datetime) -> str:
-    """The name of its state."""
     if job.status is not Status.PENDING:
         return job.status.value
     if job.run_at <= now:
@@ -192,7 +191,6 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         return self.run_at if self.run_at is not None else now + (self.delay or 0)
 
     def as_stored(self, now: int) -> Job:
-        """The job that this becomes when it is stored."""
         created, due = clock.to_datetime(now), self.due(now)
         job = Job(
             id=self.id,

@@ -58,7 +58,6 @@ class Rate(msgspec.Struct, frozen=True):
         return math.ceil(self.per * SECOND * _NANO / self.count)
 
     def tokens(self, full_at: int, now: int) -> int:
-        """How many may start now."""
         return max(0, self.burst + (min(0, now * _NANO - full_at) // self._interval))
 
     def spend(self, full_at: int, now: int, starts: int) -> int:
@@ -100,7 +99,6 @@ def checked_limit_name(name: Any) -> str:
 
 
 def checked_bounds(concurrency: Any, rate: Any) -> None:
-    """What a limit needs: a concurrency, a rate, or both."""
     if concurrency is None and rate is None:
         raise BadOption("concurrency", concurrency, "pass concurrency=, rate=Rate(…), or both")
     if concurrency is not None:
@@ -110,7 +108,6 @@ def checked_bounds(concurrency: Any, rate: Any) -> None:
 
 
 def checked_limits(limits: Any) -> tuple[Limit, ...]:
-    """The limits of a type."""
     if isinstance(limits, str | Limit) or not isinstance(limits, Iterable):
         raise BadOption("limits", limits, 'pass a list, such as [Limit("openai", concurrency=20)]')
     found = tuple(limits)
@@ -236,7 +233,6 @@ class Limits:
         return tuple(found)
 
     def bounds(self, key: Key) -> Bounds:
-        """The concurrency and the rate of a key."""
         limit = self.by_name.get(key[0])
         concurrency, rate = (limit.concurrency, limit.rate) if limit else (None, None)
         for change in (self._changes.get((key[0], "")), self._changes.get(key)):
@@ -262,7 +258,6 @@ class KeyUse(NamedTuple):
     """Whether jobs are parked for it."""
 
     def places(self, bounds: Bounds, now: int) -> int:
-        """How many more jobs may start now."""
         concurrency, rate = bounds
         if self.held_until > now:
             return 0

@@ -305,7 +305,6 @@ def recent_usage(store: Store, now: int) -> list[Usage]:
 
 
 def latencies(samples: Sequence[Sampled]) -> dict[str, Latency]:
-    """By type."""
     by_type: dict[str, list[Sampled]] = {}
     for sample in samples:
         by_type.setdefault(sample.type, []).append(sample)

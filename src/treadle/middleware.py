@@ -67,7 +67,6 @@ class Around:
             return handler()
 
     async def acall(self, context: Context, handler: Callable[[], Any]) -> Any:
-        """`call` for an async handler."""
         async with AsyncExitStack() as stack:
             for wrapper in self._wrappers:
                 if wrapper.is_async:

@@ -49,12 +49,9 @@ class Target(msgspec.Struct, frozen=True):
         return f"treadle queues resume --type {what}" if self.type else f"treadle queues resume --tenant {what}"
 
 
-class Pause(msgspec.Struct, frozen=True, kw_only=True):
+class Pause(Target, frozen=True, kw_only=True):
     """One pause. Exactly one of `queue`, `type` and `tenant` has a name, the others are ''."""
 
-    queue: str = ""
-    type: str = ""
-    tenant: str = ""
     by: str = ""
     """Who paused it."""
     reason: str = ""
@@ -67,10 +64,6 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def target(self) -> Target:
         return Target(self.queue, self.type, self.tenant)
-
-    def holds(self, queue: str, type: str, tenant: str) -> bool:
-        """Whether it keeps a job with these names from being claimed."""
-        return self.target.holds(queue, type, tenant)
 
     def __str__(self) -> str:
         """`queue 'mail' is paused by ann since 2026-11-01 08:30:00 UTC until …: provider down`"""
@@ -99,7 +92,6 @@ class Drained(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_target(queue: Any, type: Any, tenant: Any) -> Target:
-    """The one that was named."""
     given = {kind: name for kind, name in zip(KINDS, (queue, type, tenant), strict=True) if name is not None}
     if len(given) != 1:
         raise BadOption("pause", given, "name exactly one of queue=, type= and tenant=")
@@ -125,7 +117,6 @@ def checked_until(until: Any, now: int) -> int | None:
 
 
 def checked_text(option: str, text: Any) -> str:
-    """A reason, or a name for who."""
     if not isinstance(text, str) or len(text) > MOST_REASON or not is_storable(text):
         way_out = f"use a string of at most {MOST_REASON:,} characters, without NUL or half of a surrogate pair"
         raise BadOption(option, text, way_out)
@@ -150,7 +141,6 @@ def is_forgotten(pause: Pause, now: int) -> bool:
 
 
 def forgotten_text(pause: Pause, now: int) -> str:
-    """What a problem says of it."""
     what = "drained" if pause.draining else "paused"
     reason = f" ({pause.reason})" if pause.reason else ""
     return f"{pause.target} has been {what} for {format_duration(age(pause, now))} by {pause.by or 'somebody'}{reason}"

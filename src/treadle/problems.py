@@ -14,7 +14,7 @@ from treadle.job import Status, Usage
 from treadle.limits import FullLimit
 from treadle.pauses import Pause, forgotten_text, is_forgotten
 from treadle.reasons import ReasonCode
-from treadle.units import format_duration, format_utc, plural
+from treadle.units import format_duration, format_microseconds, format_utc, plural
 from treadle.wait_diagnosis import Held, LongWait, why_blocked
 
 if TYPE_CHECKING:
@@ -103,9 +103,8 @@ def _unreadable(worker: WorkerRow) -> Problem:
 
 def _forgotten(pause: Pause, now: int) -> Problem:
     """A pause of more than a day, or a drain of more than an hour: somebody may have forgotten it."""
-    target = pause.target
-    names: dict[str, Any] = {f"{target.kind}s": (target.name,)}
-    next = f"if it is over, resume it: {target.resume_command}"
+    names: dict[str, Any] = {f"{pause.kind}s": (pause.name,)}
+    next = f"if it is over, resume it: {pause.resume_command}"
     return Problem("paused", forgotten_text(pause, now), next, str(Filter(statuses=("pending",), **names)))
 
 
@@ -149,35 +148,34 @@ def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int, limits: Seq
     if not any(handles(worker, stats.queue, stats.type) for worker in living):
         next = "start a worker whose app has the type, or restart old ones"
         return Problem("unhandled", f"{jobs} and no live worker handles it", next, filter)
-    waited = 0.0 if stats.oldest_due is None else (now - stats.oldest_due) / clock.SECOND
-    if waited <= LONG:
+    waited = 0 if stats.oldest_due is None else now - stats.oldest_due
+    if waited <= LONG * clock.SECOND:
         return None
     next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
     if full := [one for one in limits if stats.type in one.types and one.per is None]:
         next = "its {}: {}".format(*_why_full(full[0], now))
-    return Problem("slow", f"{jobs}, the oldest for {format_duration(waited)}", next, filter)
+    return Problem("slow", f"{jobs}, the oldest for {format_microseconds(waited)}", next, filter)
 
 
 def _full_keys(limits: Iterable[FullLimit], now: int) -> Iterator[Problem]:
     """Of each limit the key whose jobs have waited longest, if that is too long, and how many more such keys it has."""
     found: dict[str, list[FullLimit]] = {}
     for one in limits:
-        if one.oldest is not None and (now - one.oldest) / clock.SECOND > LONG:
+        if one.oldest is not None and now - one.oldest > LONG * clock.SECOND:
             found.setdefault(one.name, []).append(one)
     for keys in found.values():
         first = min(keys, key=lambda one: one.oldest or 0)
         reason, next = _why_full(first, now)
         more = f", as do jobs of {plural(len(keys) - 1, 'more key')}" if len(keys) > 1 else ""
-        text = f"jobs wait, the oldest for {_duration(now - (first.oldest or 0))}{more}: {reason}"
+        text = f"jobs wait, the oldest for {format_microseconds(now - (first.oldest or 0))}{more}: {reason}"
         names: dict[str, Any] = {f"{first.per}s": (first.key,)} if first.per in ("tenant", "subject") else {}
         yield Problem("limited", text, next, str(Filter(statuses=("queued",), types=first.types, **names)))
 
 
 def _why_full(limit: FullLimit, now: int) -> tuple[str, str]:
-    """Why no job can start under it, and what to do about it."""
     where = "" if limit.per is None else f" for {limit.per}={limit.key!r}"
     moment = limit.held_until or limit.next_at
-    then = "" if moment is None else f"at {format_utc(clock.moment(moment))}, in {_duration(moment - now)}"
+    then = "" if moment is None else f"at {format_utc(clock.moment(moment))}, in {format_microseconds(moment - now)}"
     if limit.held_until is not None:
         reason = f"limit {limit.name!r} is held back{where}: a job was rate limited, and the next starts {then}"
         return reason, f"wait until then; to let it go: {limit.unset_command}"
@@ -186,10 +184,6 @@ def _why_full(limit: FullLimit, now: int) -> tuple[str, str]:
         return reason, f"make its runs shorter, or raise it: {limit.set_command}--concurrency N"
     reason = f"limit {limit.name!r} starts no more{where} now, {limit.rate}: the next {then}"
     return reason, f"wait until then, or raise it: {limit.set_command}--rate COUNT/TIME"
-
-
-def _duration(microseconds: int) -> str:
-    return format_duration(microseconds / clock.SECOND)
 
 
 def _jobs_wait(count: int, which: str = "") -> str:

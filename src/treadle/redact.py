@@ -45,7 +45,6 @@ class Redactor:
         return msgspec.json.encode(sorted(self.more) if self.on else False).decode()
 
     def hides(self, name: str) -> bool:
-        """Whether this is the name of a secret."""
         known = self._known.get(name)
         if known is None:
             words = _joined(name)
@@ -91,7 +90,6 @@ class Redactor:
 
 
 def without_url_passwords(text: str) -> str:
-    """A text with dots for the passwords in its URLs."""
     return _with_dots(text, _url_passwords(text))
 
 

@@ -87,7 +87,6 @@ class StepCall:
 
     @contextmanager
     def inside(self) -> Generator[None]:
-        """While its function runs."""
         began, run_token, token = time.monotonic(), current_run.set(self._run), current_step.set(self)
         try:
             yield
@@ -112,7 +111,6 @@ class StepCall:
         return NewStep(self.name, "step", text, self.arguments, self._took, 0, *collected), back
 
     def value(self, stored: Step) -> Any:
-        """What it has returned in an earlier run."""
         try:
             return self._as_annotated(stored.value)
         except (msgspec.MsgspecError, RecursionError) as error:

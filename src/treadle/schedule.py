@@ -6,8 +6,10 @@ follows from it, so that looking back and looking ahead find the same moments.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple, get_args
 from zoneinfo import ZoneInfo
 
@@ -118,7 +120,6 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_rule(cron: Any, every: Any, zone: Any, anchor: Any) -> Rule:
-    """The rule that these options describe, or an error that names the invalid one."""
     if (cron is None) == (every is None):
         way_out = "pass either cron='30 8 * * *' or every=seconds"
         raise BadOption("cron, every", (cron, every), way_out)
@@ -186,22 +187,20 @@ def _zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 
+def _moments_after(rule: Rule, at: int) -> Iterator[int]:
+    moment = next_after(rule, at)
+    while moment is not None:
+        yield moment
+        moment = next_after(rule, moment)
+
+
 def next_moments(rule: Rule, at: int, n: int = 10) -> list[int]:
-    """The next moments after a time."""
-    found: list[int] = []
-    while len(found) < n and (moment := next_after(rule, found[-1] if found else at)) is not None:
-        found.append(moment)
-    return found
+    return list(islice(_moments_after(rule, at), n))
 
 
 def moments_between(rule: Rule, start: int, end: int, most: int) -> list[int]:
     """The moments from `start` on and before `end`; no more than the first `most`."""
-    found: list[int] = []
-    moment = next_after(rule, start - 1)
-    while moment is not None and moment < end and len(found) < most:
-        found.append(moment)
-        moment = next_after(rule, moment)
-    return found
+    return list(islice(takewhile(lambda moment: moment < end, _moments_after(rule, start - 1)), most))
 
 
 def latest(rule: Rule, first: int, now: int) -> int:

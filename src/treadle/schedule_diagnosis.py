@@ -15,7 +15,7 @@ from treadle.codec import decode_as
 from treadle.diagnosis import alive
 from treadle.problems import Problem
 from treadle.schedule import LATE, Schedule, SchedulePause, latest, next_after, next_moments
-from treadle.units import format_duration, format_utc, plural
+from treadle.units import format_microseconds, format_utc, plural
 
 if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
@@ -146,7 +146,7 @@ def _broken(row: ScheduleRow, now: int) -> Iterator[ScheduleReason]:
 
 def _overdue(row: ScheduleRow, now: int) -> Iterator[ScheduleReason]:
     if is_overdue(row, now) and row.next_at is not None:
-        late = format_duration((now - row.next_at) / clock.SECOND)
+        late = format_microseconds(now - row.next_at)
         text = f"did not fire at {_at(row.next_at)}: it has been due for {late}, and no worker or tick fires it"
         yield ScheduleReason("overdue", text, "start a worker: treadle worker app:td", optional_moment(row.next_at))
 
@@ -177,7 +177,7 @@ def _unserved(row: ScheduleRow, workers: Sequence[WorkerRow], now: int) -> Itera
 
 def _waits(row: ScheduleRow, now: int) -> ScheduleReason:
     assert row.next_at is not None
-    due = format_duration((row.next_at - now) / clock.SECOND)
+    due = format_microseconds(row.next_at - now)
     text = f"fires next at {_at(row.next_at)}, in {due}"
     way_out = f"to run it now: treadle schedules run {_named(row)}"
     return ScheduleReason("waits", text, way_out, clock.moment(row.next_at))
@@ -189,7 +189,7 @@ def _waits(row: ScheduleRow, now: int) -> ScheduleReason:
 def schedule_problems(rows: Sequence[ScheduleRow], workers: Sequence[WorkerRow], now: int) -> Iterator[Problem]:
     """Schedules that nobody fires, and those that nobody declares any more."""
     if late := [row for row in rows if is_overdue(row, now)]:
-        longest = format_duration(max(now - (row.next_at or now) for row in late) / clock.SECOND)
+        longest = format_microseconds(max(now - (row.next_at or now) for row in late))
         text = f"{_are(late, 'overdue')}: nobody has fired {_them(late)} for up to {longest}: {_names(late)}"
         yield Problem("overdue_schedules", text, "start a worker, or call a tick: treadle worker app:td")
     if orphans := [row for row in rows if is_orphaned(row, workers, now)]:

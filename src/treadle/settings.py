@@ -74,7 +74,6 @@ def checked_name(option: str, name: Any) -> str:
 
 
 def redactor_for(redact: Any) -> Redactor:
-    """The redactor that `Treadle(redact=…)` asks for."""
     if isinstance(redact, bool):
         return DEFAULT if redact else OFF
     names = None if isinstance(redact, str) or not isinstance(redact, Iterable) else list(redact)

@@ -129,7 +129,6 @@ class Signature:
             return stored
 
     def _refuse(self, given: Any) -> None:
-        """Raise an error that names the unknown or missing argument."""
         if unknown := sorted(set(given) - self._fields):
             raise BadArguments(self.name, f"unknown argument {unknown[0]!r}", self._text)
         missing = sorted(self._required - set(given))

@@ -37,6 +37,10 @@ def format_duration(seconds: float) -> str:
     return f"{whole}s"
 
 
+def format_microseconds(microseconds: int) -> str:
+    return format_duration(microseconds / 1e6)
+
+
 def format_relative(moment: datetime, now: datetime | None = None) -> str:
     """`12s ago`, `in 5m`, `now`."""
     seconds = (moment - (now or datetime.now(UTC))).total_seconds()

@@ -77,7 +77,6 @@ def signal(signal: Signal, hide: Redactor) -> Signal:
 
 
 def _named(name: str, value: Any, hide: Redactor) -> Any:
-    """A value that may be hidden because of its name."""
     return hide.value({name: value})[name]
 
 
@@ -180,7 +179,6 @@ class JobPage(msgspec.Struct, kw_only=True):
 
 
 def job_page(items: list[JobOut], page: Page, filter: Filter, count: Count | None) -> JobPage:
-    """A page, with its jobs as they may be shown."""
     counted = None if count is None else total(count)
     return JobPage(items=items, next_cursor=page.next, total=counted, searched=page.searched, filter=str(filter))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from treadle import clock
 from treadle.job import STATE_OF, Job, Status, state_of
 from treadle.reasons import Reason, ReasonCode
-from treadle.units import format_duration, format_utc
+from treadle.units import format_microseconds, format_utc
 
 MOST_WAITS = 20_000
 """What a job waits for, of which that much is looked at."""
@@ -119,7 +119,7 @@ def _doing(job: Job | None, now: int) -> str:
 
 def _waits_for_signal(job: Job, group: WaitGroup, now: int) -> Reason:
     since, until = clock.moment(group.since), clock.optional_moment(group.until)
-    waited = format_duration((now - group.since) / clock.SECOND)
+    waited = format_microseconds(now - group.since)
     text = f"it waits for the signal {group.what!r}, since {format_utc(since)}, for {waited}, in step {group.step!r}"
     text += f"; it waits until {format_utc(until)}" if until else ""
     way_out = f"to send it: treadle jobs signal {shlex.quote(group.what)} [JSON]"

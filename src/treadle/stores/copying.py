@@ -74,14 +74,12 @@ class Tables(CopyAccess):
     # Jobs
 
     def next_ids(self, after: str, limit: int) -> list[str]:
-        """The ids of the next jobs, in their order."""
         sql = f"""SELECT id::text FROM treadle.jobs
                    WHERE id > CAST(CAST(:after AS text) AS uuid) AND {self._of_tenant()} ORDER BY id LIMIT :limit"""
         given = {"after": after, "limit": limit, "tenant": self.tenant}
         return [row[0] for row in self._execute(sql, given)]
 
     def places(self, after: str, upto: str) -> dict[str, Place]:
-        """Where the jobs of a range of ids are."""
         sql = f"""
             SELECT j.id::text, f.status, f.completed_at, f.lease, f.attempts, r.parked, j.type, j.queue
               FROM treadle.jobs j

@@ -51,7 +51,6 @@ def refute_enqueued(td: Treadle, job: Enqueuer[...] | DjangoTask | str, /, **pay
 
 
 def call(type: str, payload: Mapping[str, Any]) -> str:
-    """A job, written as a call of its function."""
     return f"{type}({', '.join(f'{name}={value!r}' for name, value in payload.items())})"
 
 

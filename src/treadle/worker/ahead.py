@@ -115,7 +115,6 @@ class Ahead:
             self._timer = self._loop.call_later(AHEAD, self._release_late)
 
     def release(self) -> None:
-        """Let other workers have what waits."""
         self._most, self._not_before = 0, max(self._not_before, time.monotonic() + self._cool_down)
         self._cool_down = min(2 * self._cool_down, LONGEST_COOL_DOWN)
         for attempt in self._take(len(self.waiting)):

@@ -200,7 +200,6 @@ def _log(run: Run, level: str, message: str, dropped: int) -> None:
 
 
 def how_it_ended(code: int | None) -> str:
-    """An exit code in words."""
     if code is None or code >= 0:
         return f"exited with {code}"
     with contextlib.suppress(ValueError):

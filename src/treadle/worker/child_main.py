@@ -67,7 +67,6 @@ _decode_request = msgspec.msgpack.Decoder(ChildRequest).decode
 
 
 def main(pipe: Connection, parent: int, logs: LogSettings | None) -> None:
-    """The main function of a child: one attempt after another, until the pipe closes."""
     host.raise_oom_score(1000)  # the worker knows which job to charge for the death of a child, but not for its own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
@@ -179,7 +178,6 @@ class ChildProcess:
 
 
 def _import(request: ChildRequest) -> tuple[Treadle, AnyJob]:
-    """The app and the job, in this process."""
     app: Treadle | None = getattr(importlib.import_module(request.app), request.name) if request.name else None
     type = request.claimed.type
     function = find_job(importlib.import_module(request.handler), type)
@@ -193,7 +191,6 @@ def _import(request: ChildRequest) -> tuple[Treadle, AnyJob]:
 
 
 def find_job(module: Any, type: str) -> AnyJob | None:
-    """The job of that type among a module's names."""
     return next((v for _, v in names(module) if isinstance(v, JobFunction) and v.job_type.name == type), None)
 
 

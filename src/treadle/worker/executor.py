@@ -100,7 +100,6 @@ class Executor:
         attempt.timer = self._loop.call_later(seconds, self._parts.call, "the check of a timeout", *check)
 
     def _check_timeout(self, attempt: RunningAttempt, timeout: float) -> None:
-        """Stop an attempt whose time is over."""
         left = attempt.time_left(timeout)
         if left > 0:
             self._check_after(left, attempt, timeout)

@@ -68,7 +68,6 @@ def not_live(reports: Reports) -> list[str]:
 
 
 def not_ready(reports: Reports) -> list[str]:
-    """Why processes take no jobs."""
     reasons = [
         (n, "it has not registered" if report is None else report.unready) for n, report in enumerate(reports, 1)
     ]

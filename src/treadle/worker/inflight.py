@@ -29,7 +29,7 @@ from treadle.log_lines import NewLine
 from treadle.outcome import RELEASED, UNSTARTED, UNSUCCESSFUL, Outcome, OutcomeKind, Retry, StopReason, after_stop
 from treadle.redact import Redactor
 from treadle.registry import JobType
-from treadle.units import format_duration, plural
+from treadle.units import format_microseconds, plural
 from treadle.worker.parts import Parts
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ class Attempts:
 
     @property
     def none_left(self) -> bool:
-        """Whether nothing runs and nothing is unsettled."""
         return not self.running and not self.unsettled
 
     @property
@@ -273,7 +272,6 @@ class Attempts:
         self._any_ended.set()
 
     async def all_ended(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
-        """Wait until nothing runs, for at most this many seconds."""
         await self._until(lambda: not self.running or (hurry is not None and hurry.is_set()), seconds)
 
     async def all_settled(self, seconds: float, settler: asyncio.Task[None]) -> None:
@@ -305,7 +303,7 @@ def log_outcome(claimed: ClaimedJob, outcome: Outcome, redactor: Redactor, raise
         about["traceback"] = redactor.text(outcome.traceback or "")
     exc_info = None if isinstance(raised, Retry) else raised
     if outcome.kind is OutcomeKind.RETRIED:
-        wait = format_duration(outcome.delay / 1e6)
+        wait = format_microseconds(outcome.delay)
         outcomes_log.warning("job %s (%s) retrying in %s: %s", *job, wait, error, exc_info=exc_info, extra=about)
     else:
         tries = plural(claimed.attempt, "attempt")
@@ -360,7 +358,6 @@ class Inflight:
         return f"{self.fd}:{os.getpid()}:{int(has_predecessor)}"
 
     def sign(self, owner: CellOwner) -> None:
-        """Write down which worker uses the cells."""
         self._map[:_HEADER] = msgspec.json.encode(owner).ljust(_HEADER, b"\0")
 
     def owner(self) -> CellOwner | None:

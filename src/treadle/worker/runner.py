@@ -33,7 +33,6 @@ log = logging.getLogger("treadle")
 
 
 def run_sync(run: Run, job_type: JobType) -> Outcome | None:
-    """Call a plain handler in this thread."""
     token = current_run.set(run)
     try:
         if job_type.logs is not None:

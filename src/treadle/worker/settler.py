@@ -42,7 +42,6 @@ class Settler:
         """Leases that had to wait for a transaction: each is logged once."""
 
     async def run(self) -> None:
-        """Until cancelled."""
         while True:
             ended = await self._attempts.ended()
             aside: Sequence[ClaimedJob] = ()
@@ -105,7 +104,6 @@ class Settler:
                 await asyncio.sleep(PAUSE)
 
     async def _fail(self, claimed: ClaimedJob, error: Exception) -> Settled:
-        """Fail the job whose own outcome cannot be stored."""
         log.error("job %s (%s) could not be settled", claimed.id, claimed.type, exc_info=error, extra=claimed.about)
         fail = Fail(f"its outcome could not be stored: {type(error).__name__}: {error}")
         try:

@@ -94,7 +94,6 @@ class ProcessSlot:
             self.start_at = time.monotonic() + PAUSE
 
     def send(self, number: int) -> None:
-        """Send a signal to the worker, if there is one."""
         if self.process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
@@ -155,7 +154,6 @@ class Supervisor:
         return code
 
     def _answer(self, path: str) -> Answer | None:
-        """The response to a probe, from what the workers have reported."""
         return answer(path, [slot.reports.read() for slot in self._slots if slot.reports is not None])
 
     def _start_workers(self) -> bool:

@@ -83,7 +83,6 @@ def declare_lost_dead(store: Engine) -> int:
 
 
 def report_of(worker: Worker, rescued: int, next_at: int | None, fired: int = 0) -> TickReport:
-    """What a worker did that claimed for a while."""
     counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in OutcomeKind}
     counts["next_due_at"] = clock.optional_moment(next_at)
     return TickReport(fired=fired, rescued=rescued, ran=worker.claimed_total, **counts)

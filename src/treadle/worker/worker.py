@@ -299,7 +299,6 @@ class Worker:
         self._quiet, self._timeouts = False, timeouts_of(self._types)
 
     async def _heartbeat_loop(self) -> None:
-        """Follow what the heartbeat finds."""
         while True:
             news = await self._heartbeat.news.get()
             if isinstance(news, WorkerLost):
@@ -359,7 +358,6 @@ class Worker:
                 await self._until(claimed.due)
 
     def _room(self) -> int:
-        """The number of jobs that may be claimed."""
         free = self._free()
         room = self._ahead.room(free) if self._ahead.is_on else free
         return room if self._max_jobs is None else min(room, self._max_jobs - self.claimed_total)

@@ -97,7 +97,6 @@ class Transaction(Transitions):
             rows.answer(result)
 
     def forget(self) -> None:
-        """Do not send what has piled up."""
         self._pending.clear()
 
 

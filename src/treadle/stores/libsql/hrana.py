@@ -148,7 +148,6 @@ _TOKEN = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^]]*\]|--[^\n]*|/\*.*?\*/|[:@
 
 
 def _arguments(sql: str, parameters: Parameters) -> dict[str, Any]:
-    """By name, or by place."""
     if isinstance(parameters, Mapping):
         return {"named_args": [{"name": name, "value": _cell(parameters[name])} for name in _names(sql)]}
     return {"args": [_cell(value) for value in parameters]}
