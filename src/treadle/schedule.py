@@ -43,11 +43,6 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     every: int = 0
     anchor: int = 0
 
-    def __str__(self) -> str:
-        if self.every:
-            return f"every {self.every / clock.SECOND:g} s"
-        return f"{self.cron} ({self.zone})"
-
 
 class NewSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A checked schedule, ready to be stored. What is None is as the type has it when it fires."""

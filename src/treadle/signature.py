@@ -194,10 +194,7 @@ def returned(function: Callable[..., Any]) -> Any:
     hint = function if isinstance(function, type) else _hints(function).get("return", Any)
     if get_origin(hint) in (Awaitable, Coroutine):
         hint = get_args(hint)[-1]
-    try:
-        return readable(hint)
-    except (TypeError, NameError):
-        return Any
+    return _readable_or_any(hint)
 
 
 def _struct(name: str, hints: Mapping[str, Any], required: Collection[str]) -> Any:
@@ -213,7 +210,8 @@ def _struct(name: str, hints: Mapping[str, Any], required: Collection[str]) -> A
 
 
 def _readable_or_any(hint: Any) -> Any:
-    """A parameter with a default may be for tests alone, such as a client: no payload has to fill it."""
+    """Any if JSON has no form for it. A parameter with a default may be for tests alone, such as a client: no payload
+    has to fill it."""
     try:
         return readable(hint)
     except (TypeError, NameError):
@@ -227,10 +225,6 @@ def _unites(hint: Any) -> bool:
         return False
 
 
-def _annotation(hint: Any) -> str:
-    return "its parameter has no annotation" if hint is Any else f"the handler takes {_shown(hint)}"
-
-
 def _shown(hint: Any) -> str:
     return str(hint if get_args(hint) else getattr(hint, "__name__", hint))
 
@@ -242,4 +236,4 @@ def _how_to_keep(hint: Any, value: Any) -> str:
         return f"annotate the parameter ({type(value).__name__}), or pass strings, numbers, lists and dicts"
     if isinstance(value, dict) and isinstance(hint, type) and not issubclass(hint, dict):
         return f"the handler takes {hint.__name__}; pass {hint.__name__}(**…), or annotate the parameter with dict"
-    return f"it would come back as a different value; {_annotation(hint)}"
+    return f"it would come back as a different value; the handler takes {_shown(hint)}"

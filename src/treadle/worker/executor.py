@@ -57,16 +57,15 @@ class Executor:
         self._parts = parts
         self._hooks, self._report = app.hooks, report
         self._loop = asyncio.get_running_loop()
-        self._async_slots = AsyncSlots(attempts, app.tracing, parts)
-        self._thread_slots = ThreadSlots(attempts, app.tracing, parts, concurrency)
-        self._process_slots = ThreadSlots(attempts, app.tracing, parts, concurrency, new_child)
+        shared = attempts, app.tracing, parts
+        self._process_slots = ThreadSlots(*shared, concurrency, new_child)
+        # Many suspects at once could be what killed the worker, and each costs the start of a process.
+        self._suspect_slots = ThreadSlots(*shared, os.cpu_count() or 1, new_child)
         self._slots: Mapping[str, AsyncSlots | ThreadSlots] = {
-            "async": self._async_slots,
-            "thread": self._thread_slots,
+            "async": AsyncSlots(*shared),
+            "thread": ThreadSlots(*shared, concurrency),
             "process": self._process_slots,
         }
-        # Many suspects at once could be what killed the worker, and each costs the start of a process.
-        self._suspect_slots = ThreadSlots(attempts, app.tracing, parts, os.cpu_count() or 1, new_child)
 
     def prepare(self, claimed: ClaimedJob, job_type: JobType) -> RunningAttempt:
         """The attempt of a claimed job. It is in flight from now on."""
@@ -85,7 +84,7 @@ class Executor:
             slots = self._suspect_slots if claimed.suspicion and can_run(job_type) else self._slots[job_type.run]
             if (timeout := job_type.timeout) is not None:
                 self._attempts.timed[claimed.number] = attempt
-                if slots is not self._async_slots:
+                if isinstance(slots, ThreadSlots):
                     self._check_after(timeout, attempt, timeout)
             try:
                 slots.put(attempt)
@@ -114,7 +113,7 @@ class Executor:
             self._attempts.given_up.add(claimed.number)
 
     def close(self) -> None:
-        for slots in (self._async_slots, self._thread_slots, self._process_slots, self._suspect_slots):
+        for slots in (*self._slots.values(), self._suspect_slots):
             slots.close()
         if self._has_lifespan:  # children close what they have opened
             deadline = time.monotonic() + CLOSE_SECONDS
