@@ -96,11 +96,14 @@ def checked_closing(option: str, request: NewJob | None, name: str, tenant: str)
     return request
 
 
-def refuse_rejects(option: str, requests: Iterable[NewJob]) -> None:
+NOBODY_GETS_IT = "nobody gets the error when it is stored; choose another dedupe mode"
+
+
+def refuse_rejects(option: str, requests: Iterable[NewJob], way_out: str = NOBODY_GETS_IT) -> None:
     """They are stored later, when nobody would get the error."""
     for request in requests:
         if request.dedupe_rule is not None and read_rule(request.dedupe_rule).mode == "reject":
-            raise BadOption(option, "reject", "nobody gets the error when it is stored; choose another dedupe mode")
+            raise BadOption(option, "reject", way_out)
 
 
 def _of_tenant(option: str, request: NewJob, name: str, tenant: str) -> NewJob:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from treadle import clock
+from treadle.batch import refuse_rejects
 from treadle.context import Run, Tracing, current_run
-from treadle.dedupe import read_rule
-from treadle.errors import BadOption
 from treadle.function import Options
 from treadle.group_commit import GroupCommit, warn_if_on_loop
 from treadle.job import Job, NewJob
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from treadle.registry import Registry
 
 T = TypeVar("T")
+
+STORED_LATER = "a follow-up is stored when its handler completes; choose another mode, or using(detached=True)"
 
 
 class Producer:
@@ -73,7 +74,7 @@ class Producer:
         if (connection := self._connection(options)) is not None:
             return self.store.insert(jobs, connection)
         if run is not None and self._joins(run, options):
-            _refuse_rejects(jobs)
+            refuse_rejects("mode", jobs, STORED_LATER)
             self._refuse_missing_parents(run, jobs)
             run.collecting.follow_ups.extend(jobs)
             return [job.as_stored(clock.now()) for job in jobs]
@@ -135,11 +136,3 @@ class Producer:
 def _has_key(jobs: Sequence[NewJob]) -> bool:
     """Whether these may have to wait for another transaction with the same key. Other callers must not wait too."""
     return any(job.dedupe is not None for job in jobs)
-
-
-def _refuse_rejects(follow_ups: Sequence[NewJob]) -> None:
-    """A follow-up is stored after the handler has returned: nobody would get the error."""
-    for job in follow_ups:
-        if job.dedupe_rule is not None and read_rule(job.dedupe_rule).mode == "reject":
-            way_out = "a follow-up is stored when its handler completes; choose another mode, or using(detached=True)"
-            raise BadOption("mode", "reject", way_out)
