@@ -256,6 +256,8 @@ class KeyUse(NamedTuple):
     """Nothing starts before: somebody was told to come back then."""
     parked: bool = False
     """Whether jobs are parked for it."""
+    bucket: int = 0
+    """The row of its bucket."""
 
     def places(self, bounds: Bounds, now: int) -> int:
         concurrency, rate = bounds

@@ -34,6 +34,7 @@ MOST_IN_VAIN = 3
 many of them, and as long as this claim reads them, it keeps its own keys from the others."""
 MOST_OPENINGS = 200
 """Openings to which one claim comes."""
+_decode_bucket = msgspec.json.Decoder(tuple[int, int]).decode
 
 
 def load(tx: Transaction) -> Limits:
@@ -66,17 +67,19 @@ def changes(tx: Transaction) -> list[LimitChange]:
     ]
 
 
-def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key]) -> dict[Key, KeyUse]:
-    """How much of these keys is used."""
+def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key], *, count_all: bool = True) -> dict[Key, KeyUse]:
+    """How much of these keys is used. `count_all`: count the jobs that run under keys that only have a rate, too."""
     if not keys:
         return {}
-    statement = tx.sql.KEY_USES.format(keys=tx.sql.KEYS, unit=tx.sql.UNIT)
-    rows = tx.execute(statement, {"keys": as_json(sorted(keys)), "now": tx.now, "grace": RECLAIM_AFTER})
+    bounds = {key: limits.bounds(key) for key in sorted(keys)}
+    counted = [(*key, 1 if count_all or concurrency is not None else 0) for key, (concurrency, _) in bounds.items()]
+    statement = tx.sql.KEY_USES.format(keys=tx.sql.COUNTED_KEYS, unit=tx.sql.UNIT)
+    rows = tx.execute(statement, {"keys": as_json(counted), "now": tx.now, "grace": RECLAIM_AFTER})
     found = {}
-    for name, key, running, full_at, given_back, held_until, parked in rows:
-        _, rate = limits.bounds((name, key))
-        full_at = rate.spend(full_at, 0, -given_back) if rate and full_at and given_back else full_at or 0
-        found[name, key] = KeyUse(running, full_at, held_until or 0, bool(parked))
+    for name, key, running, bucket, given_back, held_until, parked in rows:
+        (_, rate), (full_at, row) = bounds[name, key], _decode_bucket(bucket or "[0,0]")
+        full_at = rate.spend(full_at, 0, -given_back) if rate and full_at and given_back else full_at
+        found[name, key] = KeyUse(running, full_at, held_until or 0, bool(parked), row)
     return found
 
 
@@ -171,7 +174,7 @@ class LimitedClaim:
 
     def _measure(self, keys: Collection[Key]) -> dict[Key, int]:
         """The free places of keys."""
-        uses = key_uses(self._tx, self._limits, keys)
+        uses = key_uses(self._tx, self._limits, keys, count_all=False)
         places = {key: use.places(self._limits.bounds(key), self._tx.now) for key, use in uses.items()}
         self._uses |= uses
         self._places |= places
@@ -257,7 +260,7 @@ class LimitedClaim:
             use, (_, rate) = self._uses[key], self._limits.bounds(key)
             full_at = rate.spend(use.full_at, self._tx.now, n) if rate else 0
             self._uses[key] = use._replace(running=use.running + n, full_at=full_at)
-            rows += [(*key, full_at)] if rate else []
+            rows += [(*key, full_at, use.bucket)] if rate else []
         self._spent |= starts.keys()
         if rows:
             for statement in self._tx.sql.SET_BUCKETS:

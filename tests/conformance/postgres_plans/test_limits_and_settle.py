@@ -12,7 +12,7 @@ from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
 
-KEY_USES = Transaction.sql.KEY_USES.format(keys=Transaction.sql.KEYS, unit=Transaction.sql.UNIT)
+KEY_USES = Transaction.sql.KEY_USES.format(keys=Transaction.sql.COUNTED_KEYS, unit=Transaction.sql.UNIT)
 SOME_KEYS = [("api", f"key-{ENDED + 1 + n}") for n in range(BATCH)]
 
 ONE_KEY = """
@@ -30,20 +30,20 @@ def waiting(explain, n=BATCH):
 
 def test_a_limited_type_is_counted_in_the_leases_only(explain):
     """There are as many leases as running jobs."""
-    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("type:limited", "")])})
+    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("type:limited", "", 1)])})
 
     assert plan.rows <= RUNNING + MOST, plan
     assert {"leases"} >= set(plan.sequential), plan
 
 
 def test_the_use_of_keys_is_found_by_key(explain):
-    check(explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps(SOME_KEYS)}))
+    check(explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([(*key, 1) for key in SOME_KEYS])}))
 
 
 def test_the_leases_of_one_key_are_each_found_by_their_job(explain):
     """Also when vacuum has just found the tables empty, but for rows that an old snapshot keeps."""
     explain.connection.execute(ONE_KEY)
-    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("one", "")])})
+    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("one", "", 1)])})
 
     assert plan.rows <= 3 * RUNNING, plan
 
@@ -63,7 +63,7 @@ def test_openings_are_found_by_their_time_and_key(explain):
     check(explain(Transaction.sql.ADD_OPENINGS, {"rows": rows, "now": LATER}))
     check(explain(Transaction.sql.NEXT_OPENING, {}))
     [statement] = Transaction.sql.SET_BUCKETS
-    check(explain(statement, {"keys": json.dumps([(*key, 1) for key in SOME_KEYS])}), 4 * BATCH)
+    check(explain(statement, {"keys": json.dumps([(*key, 1, 1) for key in SOME_KEYS])}), 4 * BATCH)
 
 
 def test_rows_that_are_parked_for_keys_are_found_by_jumps(explain):

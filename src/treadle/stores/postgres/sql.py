@@ -212,14 +212,16 @@ class PostgresStatements(Statements):
                               LIMIT least(pair.n, CAST(:most AS integer)) FOR UPDATE SKIP LOCKED) p))
     RETURNING queue
     """
-    _KEYS, _ADD_BUCKETS = Statements.KEYS, Statements.ADD_BUCKETS
+    # Of older rows the index may have very many, deleted while another session holds an old snapshot.
+    _ADD_BUCKETS = Statements.ADD_BUCKETS
     SET_BUCKETS = (
         f"""
         WITH gone AS (
             DELETE FROM treadle.buckets WHERE ctid = ANY(ARRAY(
-                SELECT p.ctid FROM ({_KEYS}) e
+                SELECT p.ctid FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e
                  CROSS JOIN LATERAL (SELECT ctid FROM treadle.buckets b
-                                      WHERE b.name = e.name AND b.key = e.key OFFSET 0) p)))
+                                      WHERE b.name = e ->> 0 AND b.key = e ->> 1 AND b.seq >= (e ->> 3)::bigint
+                                     OFFSET 0) p)))
         {_ADD_BUCKETS}
         """,
     )

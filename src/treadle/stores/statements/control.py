@@ -44,18 +44,20 @@ class Control:
     """
     # How much of each key is used: jobs that run, its bucket, tokens given back since, and until when it is held back.
     # A stuck lease is not counted. Each lease is looked up by its job: a join may read all of them for each of them, if
-    # the planner believes that there are none.
+    # the planner believes that there are none. [[name, key, 1 if jobs that run are counted], …]
+    COUNTED_KEYS = KEYS.replace("FROM", ", (e ->> 2)::integer AS counted FROM", 1)
     _BUCKET = """FROM treadle.buckets b WHERE b.name = e.name AND b.key = e.key AND b.full_at IS NOT NULL
                   ORDER BY b.seq DESC LIMIT 1"""
     KEY_USES = f"""
         SELECT e.name, e.key,
-               CASE WHEN substr(e.name, 1, 5) = 'type:'
+               CASE WHEN e.counted = 0 THEN 0
+                    WHEN substr(e.name, 1, 5) = 'type:'
                     THEN (SELECT count(*) FROM treadle.leases l WHERE l.type = substr(e.name, 6) AND NOT {STUCK})
                     ELSE (SELECT count(*) FROM treadle.lease_keys k
                            WHERE k.name = e.name AND k.key = e.key
                              AND (SELECT NOT {STUCK} FROM treadle.leases l
                                    WHERE l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease)) END,
-               (SELECT full_at {_BUCKET}),
+               (SELECT json_build_array(full_at, seq)::text {_BUCKET}),
                (SELECT count(*) FROM treadle.buckets r
                  WHERE r.name = e.name AND r.key = e.key AND r.full_at IS NULL AND r.seq > (SELECT seq {_BUCKET})),
                (SELECT max(o.at) FROM treadle.openings o WHERE o.name = e.name AND o.key = e.key AND o.held = 1),
@@ -70,7 +72,7 @@ class Control:
           FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true
             ON CONFLICT (name, key, id, tenant) DO UPDATE SET lease = excluded.lease
     """
-    # [[name, key, full_at], …]
+    # [[name, key, full_at, the row that it had], …]
     ADD_BUCKETS = """
         INSERT INTO treadle.buckets (name, key, full_at)
         SELECT e ->> 0, e ->> 1, (e ->> 2)::bigint FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e
