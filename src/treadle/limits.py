@@ -223,6 +223,10 @@ class Limits:
         pers = {self._per(name) or "" for type in types for name in self.keyed.get(type, ())}
         return sorted(per for per in pers if per.startswith("payload."))
 
+    def by_tenant(self, types: Iterable[str]) -> bool:
+        """Whether the keys of these types need nothing of a job but its tenant."""
+        return {self._per(name) for type in types for name in self.keyed.get(type, ())} == {"tenant"}
+
     def keys(self, type: str, tenant: str, subject: str, values: Mapping[str, object]) -> tuple[Key, ...]:
         """The keys of one job. `values`: what its payload has at each path."""
         found = []

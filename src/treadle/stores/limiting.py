@@ -12,7 +12,7 @@ job was cancelled meanwhile, say) is added by a chore.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -207,12 +207,17 @@ class LimitedClaim:
 
     def _read_keys(self, limited: dict[str, str]) -> dict[str, tuple[Key, ...]]:
         """The keys of the jobs that are still there. On PostgreSQL they are locked now."""
-        paths = self._limits.paths(set(limited.values()))
-        rows = self._tx.limit_values(list(limited), [path.split(".")[1:] for path in paths])
-        return {
-            id: self._limits.keys(limited[id], tenant, subject, dict(zip(paths, decode(values or "[]"), strict=False)))
-            for id, tenant, subject, values in rows
-        }
+        limits, types = self._limits, set(limited.values())
+        paths, known = limits.paths(types), dict[tuple[str, str, str, str], tuple[Key, ...]]()
+        split = None if limits.by_tenant(types) else [path.split(".")[1:] for path in paths]
+        rows = self._tx.limit_values(list(limited), split)
+        keys = {}
+        for id, tenant, subject, values in rows:
+            seen = limited[id], tenant, subject, values
+            if seen not in known:  # most jobs of a claim have the same keys as others
+                known[seen] = limits.keys(*seen[:3], dict(zip(paths, decode(values or "[]"), strict=False)))
+            keys[id] = known[seen]
+        return keys
 
     def _lock(self, keys: set[Key]) -> None:
         """Lock and measure keys that are new to this claim. It does not wait for others, which may wait for it."""
@@ -221,7 +226,8 @@ class LimitedClaim:
 
     def _take(self, id: str, keys: tuple[Key, ...], parked: list[tuple[str, str]]) -> bool:
         """Take a place of each key; or none, and park the job for the first that has none."""
-        if any(key not in self._places for key in keys):
+        places = [self._places.get(key) for key in keys]
+        if None in places:
             self.again = True
             return False
         full = next((key for key in keys if self._places[key] <= 0), None)
@@ -237,14 +243,18 @@ class LimitedClaim:
 
     def record(self, claimed: Sequence[ClaimedJob]) -> None:
         """Write under which keys the claimed jobs run, and what they take from the buckets."""
-        whole, starts, rows = self._limits.whole, Counter[Key](), list[tuple[str, str, str, int, str]]()
+        starts, rows = Counter[Key](), list[tuple[str, str, str, int, str]]()
+        alike = defaultdict[tuple[str, tuple[Key, ...]], list[ClaimedJob]](list)
         for c in claimed:
-            keys = (*((name, "") for name in whole.get(c.type, ())), *self._keys.get(c.id, ()))
-            starts.update(keys)
-            own = [key for key in keys if not key[0].startswith(OF_TYPE)]
-            rows += [(*key, c.id, c.number, c.tenant) for key in own]
-            if own or any(self._limits.bounds(key)[1] for key in keys):
-                msgspec.structs.force_setattr(c, "limited", 2 if c.id in self._keys else 1)
+            alike[c.type, self._keys.get(c.id, ())].append(c)
+        for (type, own), some in alike.items():
+            keys = (*((name, "") for name in self._limits.whole.get(type, ())), *own)
+            starts.update(dict.fromkeys(keys, len(some)))
+            counted = [key for key in keys if not key[0].startswith(OF_TYPE)]
+            rows += [(*key, c.id, c.number, c.tenant) for key in counted for c in some]
+            if counted or any(self._limits.bounds(key)[1] for key in keys):
+                for c in some:
+                    msgspec.structs.force_setattr(c, "limited", 2 if own else 1)
         if rows:
             self._tx.execute(self._tx.sql.ADD_LEASE_KEYS, {"rows": as_json(rows)})
         self._spend(starts)

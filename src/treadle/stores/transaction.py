@@ -31,6 +31,8 @@ T = TypeVar("T")
 LeaseOutcome = tuple[ClaimedJob, Outcome]
 Moved = Sequence[tuple[str, str, str, int]]
 """Rows that moved: their status, type and queue, and how many came or, if negative, went."""
+LimitValues = tuple[str, str, str, str]
+"""What the keys of a job are made of: its id, tenant and subject, and as JSON what its payload has at some paths."""
 DRIFT = 2_000_000
 """Microseconds by which a deadline may differ from what its owner's clock says: not every beat writes it again."""
 BUSY_SECONDS = 10.0
@@ -111,9 +113,8 @@ class Transaction(ABC):
         all of them, unless this does not wait."""
 
     @abstractmethod
-    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]]) -> Iterable[tuple[str, str, str, str]]:
-        """What keys of limits are made of: the id, tenant and subject of each job that still waits, and as JSON what
-        its payload has at each path."""
+    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]] | None) -> Iterable[LimitValues]:
+        """Of each job that still waits, with what its payload has at these paths. None: the tenant is enough."""
 
     @abstractmethod
     def due(self, request: ClaimRequest) -> Due:

@@ -36,7 +36,7 @@ def type_of(value: Any) -> str:
     """The type that psycopg sends. The server infers the type of a text."""
     if isinstance(value, list):
         return f"{'text' if isinstance(value[0], str) else 'bigint'}[]"
-    return "unknown" if isinstance(value, str) else "bigint"
+    return "unknown" if isinstance(value, str) else "boolean" if isinstance(value, bool) else "bigint"
 
 
 class Plan:

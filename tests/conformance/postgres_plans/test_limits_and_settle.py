@@ -37,7 +37,9 @@ def test_a_limited_type_is_counted_in_the_leases_only(explain):
 
 
 def test_the_use_of_keys_is_found_by_key(explain):
-    check(explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([(*key, 1) for key in SOME_KEYS])}))
+    check(
+        explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([(*key, 1) for key in SOME_KEYS])})
+    )
 
 
 def test_the_leases_of_one_key_are_each_found_by_their_job(explain):
@@ -50,7 +52,7 @@ def test_the_leases_of_one_key_are_each_found_by_their_job(explain):
 
 def test_candidates_are_locked_leased_and_parked_by_their_ids(explain):
     some = {"ids": json.dumps(waiting(explain)), "now": LATER}
-    check(explain(hot.LIMIT_VALUES, {**some, "paths": '[["a", "b"]]'}))
+    check(explain(hot.LIMIT_VALUES, {**some, "paths": '[["a", "b"]]', "by_tenant": False}))
     parked = json.dumps([(id, "limit:api\x1facme") for id in waiting(explain)])
     check(explain(Transaction.sql.PARK_FOR, {"rows": parked}), 4 * BATCH)
     worker = {"worker": "w1", "timeouts": "{}", "token": 1, "queues": None}

@@ -43,7 +43,7 @@ from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_p
 from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
-from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
+from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, Transaction, as_written, requeued
 from treadle.stores.turns import TurnReader, found_by_turns, served
 
 AHEAD = 8
@@ -145,8 +145,8 @@ class Transitions(Transaction):
         rows = self.execute(statement, {"keys": as_json(sorted(keys))}).fetchall() if keys else ()
         return [(name, key) for name, key, locked in rows if wait or locked]
 
-    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]]) -> Iterable[tuple[str, str, str, str]]:
-        row = {"ids": as_json(ids), "paths": as_json(paths), "now": self.now}
+    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]] | None) -> Iterable[LimitValues]:
+        row = {"ids": as_json(ids), "paths": as_json(paths or []), "by_tenant": paths is None, "now": self.now}
         return self.execute(sql.LIMIT_VALUES, row).fetchall()
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:

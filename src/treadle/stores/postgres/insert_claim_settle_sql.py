@@ -129,13 +129,14 @@ LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock")
 LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock")
 
 # Lock waiting jobs that no other transaction has, and that are not paused: their ids, tenants, subjects and, as JSON,
-# what their payloads have at :paths.
+# what their payloads have at :paths. :by_tenant: the jobs themselves are not read.
 LIMIT_VALUES = f"""
-SELECT r.id::text, r.tenant, j.subject, (
+SELECT r.id::text, r.tenant, coalesce(j.subject, ''), (
            SELECT json_agg(j.payload #> ARRAY(SELECT jsonb_array_elements_text(p.v)) ORDER BY p.n)::text
              FROM jsonb_array_elements(CAST(:paths AS text)::jsonb) WITH ORDINALITY p (v, n))
   FROM (SELECT * FROM treadle.ready q WHERE q.id = {THESE} FOR UPDATE SKIP LOCKED) r
- CROSS JOIN LATERAL (SELECT subject, payload FROM treadle.jobs q WHERE q.id = r.id AND q.tenant = r.tenant LIMIT 1) j
+  LEFT JOIN LATERAL (SELECT subject, payload FROM treadle.jobs q
+                      WHERE NOT :by_tenant AND q.id = r.id AND q.tenant = r.tenant LIMIT 1) j ON true
  WHERE r.parked IN ('', 'fair') AND NOT EXISTS (
        SELECT 1 FROM treadle.pauses p
         WHERE (p.until IS NULL OR p.until > :now)

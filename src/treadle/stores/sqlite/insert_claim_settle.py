@@ -38,7 +38,7 @@ from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_p
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due, Paused
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
-from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
+from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, Transaction, as_written, requeued
 from treadle.stores.turns import TurnReader, found_by_turns, served
 
 log = logging.getLogger("treadle")
@@ -150,8 +150,8 @@ class Transitions(Transaction):
     def lock_limits(self, keys: Collection[Key], *, wait: bool) -> Collection[Key]:
         return keys  # the one writer locks everything
 
-    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]]) -> Iterable[tuple[str, str, str, str]]:
-        inside = [".".join(["$", *(f'"{name}"' for name in path)]) for path in paths]
+    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]] | None) -> Iterable[LimitValues]:
+        inside = [".".join(["$", *(f'"{name}"' for name in path)]) for path in paths or ()]
         return self.execute(sql.LIMIT_VALUES, {"ids": as_json(ids), "paths": as_json(inside)}).fetchall()
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
