@@ -257,6 +257,20 @@ def test_jobs_of_a_limit_that_no_code_declares_any_more_are_let_go(store):
     assert [] == select(store, "SELECT name FROM treadle.lease_keys")
 
 
+def test_a_key_whose_lease_was_deleted_by_hand_counts_nothing_and_is_replaced(store, by_hand):
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    job = put(store, tenant="acme")
+    by_hand(
+        "INSERT INTO treadle_lease_keys (name, key, id, lease, tenant) VALUES (?, ?, ?, ?, ?)",
+        *("api", "acme", job.id, 1, "acme"),
+    )
+
+    (running,) = take(store)
+
+    assert job.id == running.id
+    assert [(running.number,)] == [tuple(row) for row in select(store, "SELECT lease FROM treadle.lease_keys")]
+
+
 def test_the_places_of_a_dead_worker_are_free(store):
     enlist(store)
     declare(store, Limit("api", concurrency=1, per="tenant"))

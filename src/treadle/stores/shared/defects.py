@@ -29,6 +29,9 @@ def repair(tx: Transaction) -> int:
     waiting = tx.execute(tx.sql.DROP_READY_OF_LEASED).fetchall()
     ended = tx.execute(tx.sql.DROP_LEASES_OF_FINISHED).fetchall()
     repeated = tx.execute(tx.sql.DROP_REPEATED_ATTEMPTS).fetchall()
+    keys = tx.execute(tx.sql.PRUNE_LEASE_KEYS).rowcount
+    if keys:
+        log.warning("%d keys of limits were broken by hand: they counted jobs that do not run", keys)
     for rows, problem in (
         (waiting, "was in ready and in leases: it runs, and no longer waits"),
         (ended, "was in leases and in finished: it has ended, and no longer runs"),
@@ -36,4 +39,4 @@ def repair(tx: Transaction) -> int:
     ):
         for id, *_ in rows:
             log.warning("job %s was broken by hand: it %s", id, problem)
-    return len(waiting) + len(ended) + len(repeated)
+    return len(waiting) + len(ended) + len(repeated) + keys

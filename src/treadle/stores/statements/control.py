@@ -69,8 +69,7 @@ class Control:
     ADD_LEASE_KEYS = """
         INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
         SELECT e ->> 0, e ->> 1, (e ->> 2)::uuid, (e ->> 3)::bigint, e ->> 4
-          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true
-            ON CONFLICT (name, key, id, tenant) DO UPDATE SET lease = excluded.lease
+          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
     """
     # [[name, key, full_at, the row that it had], …]
     ADD_BUCKETS = """
