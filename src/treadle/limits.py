@@ -207,6 +207,8 @@ class Limits:
         """... without a key: they hold for all jobs of a type."""
         self.keyed = {type: found for type, of in names if (found := tuple(n for n in of if self._per(n)))}
         """... with a key."""
+        changed = {name for name, _ in self._changes}
+        self._as_declared = {name: (x.concurrency, x.rate) for name, x in self.by_name.items() if name not in changed}
 
     def _per(self, name: str) -> str | None:
         return self.by_name[name].per
@@ -237,6 +239,10 @@ class Limits:
         return tuple(found)
 
     def bounds(self, key: Key) -> Bounds:
+        declared = self._as_declared.get(key[0])
+        return self._changed_bounds(key) if declared is None else declared
+
+    def _changed_bounds(self, key: Key) -> Bounds:
         limit = self.by_name.get(key[0])
         concurrency, rate = (limit.concurrency, limit.rate) if limit else (None, None)
         for change in (self._changes.get((key[0], "")), self._changes.get(key)):
