@@ -86,6 +86,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Hook = Callable[[Event], Any]
+Around = Callable[[], AbstractContextManager[None]]
 Written = Iterable[tuple[ClaimedJob, Outcome]]
 Raised = Mapping[int, BaseException]
 """By lease number."""
@@ -101,8 +102,9 @@ class Hooks:
         """Whether there is a hook at all: asked for every batch of jobs."""
         self.plain: dict[str, tuple[Hook, ...]] = {}
         self.asynchronous: dict[str, tuple[Hook, ...]] = {}
-        self.around: Callable[[], AbstractContextManager[None]] = nullcontext
-        """What goes around each call, where the hook runs."""
+        self.around: Around = nullcontext
+        """What goes around each call of a hook or of `already_done` in a thread of treadle's own. Not around calls in
+        the caller's thread: what it closes there, the caller may be using."""
 
     @overload
     def on(self, event: EventName, hook: H, /) -> H: ...
@@ -168,28 +170,28 @@ def _event(
     )
 
 
-def dispatch_now(hooks: Hooks, events: Sequence[Event]) -> None:
+def dispatch_now(hooks: Hooks, events: Sequence[Event], around: Around = nullcontext) -> None:
     """Call the hooks in this thread, for a job that was claimed by hand."""
-    call_plain(hooks, events)
+    call_plain(hooks, events, around)
     if any(event.name in hooks.asynchronous for event in events):
-        run_on_a_loop(call_async(hooks, events))
+        run_on_a_loop(call_async(hooks, events, around))
 
 
-def call_plain(hooks: Hooks, events: Iterable[Event]) -> None:
+def call_plain(hooks: Hooks, events: Iterable[Event], around: Around) -> None:
     for event in events:
         for hook in hooks.plain.get(event.name, ()):
             try:
-                with hooks.around():
+                with around():
                     hook(event)
             except BaseException:  # even SystemExit: it would end the thread, and nothing else
                 _failed(hook, event)
 
 
-async def call_async(hooks: Hooks, events: Iterable[Event]) -> None:
+async def call_async(hooks: Hooks, events: Iterable[Event], around: Around) -> None:
     for event in events:
         for hook in hooks.asynchronous.get(event.name, ()):
             try:
-                with hooks.around():
+                with around():
                     await hook(event)
             except Exception:
                 _failed(hook, event)
@@ -259,7 +261,7 @@ class HookDispatcher:
             self._calling, self._waiting = self._waiting, []
             batch = await self._in_thread(self._calling)
             for start in range(0, len(batch) if self.hooks.asynchronous else 0, CHUNK):
-                await call_async(self.hooks, batch[start : start + CHUNK])
+                await call_async(self.hooks, batch[start : start + CHUNK], self.hooks.around)
                 await asyncio.sleep(0)
             self._calling = []
         if self._dropped:
@@ -292,7 +294,7 @@ class HookDispatcher:
             if any(event.ended_at is None and event.name != "job_started" for event in batch):
                 at = self._time()
                 batch = [e if e.ended_at or e.name == "job_started" else e.ended(at) for e in batch]
-            call_plain(self.hooks, batch)
+            call_plain(self.hooks, batch, self.hooks.around)
             if future.set_running_or_notify_cancel():
                 future.set_result(batch)
 

@@ -108,22 +108,63 @@ from asgiref.sync import SyncToAsync, sync_to_async
 from django.db import connections
 from tests.contrib.django_project.shop.models import Order
 from tests.contrib.django_project.shop.tasks import label
+from tests.eventually import eventually
 from treadle.contrib.django import td
-used = []
-def look(*_):
+used = {}
+def look(name):
     Order.objects.count()
-    used.append(connections["default"])
+    used[name] = connections["default"]
     return []
 async def look_async(event):
-    await sync_to_async(look)()
-label.already_done(look)
-td.on("job_completed", look)
+    await sync_to_async(look)("async")
+label.already_done(lambda jobs: look("already_done"))
+td.on("job_completed", lambda event: look("plain"))
 td.on("job_completed", look_async)
 label.enqueue(1)
-td.reconcile()
-td.tick()
-SyncToAsync.single_thread_executor.submit(len, used).result()
-print(len(used) >= 3, {one.connection for one in used})
+label.using(delay=3600).enqueue(2)
+working = td.worker().start()
+eventually(lambda: len(used) == 3 and {one.connection for one in used.values()} == {None})
+working.stop()
+print("closed after", *sorted(used))
+"""
+BY_HAND = """
+from tests.contrib.django_project.shop.tasks import label
+from treadle.contrib.django import td
+from treadle.testing import temporary
+label.already_done(lambda jobs: [])
+td.on("job_started", lambda event: None)
+td.on("job_completed", lambda event: None)
+def do_all():
+    label.enqueue(1)
+    [lease] = td.claim()
+    lease.complete()
+    td.reconcile()
+"""
+"""Calls that call hooks and `already_done` in this thread. Their jobs are in a database of their own: in the same file
+of SQLite, they would wait for an open transaction."""
+IN_ATOMIC = f"""
+{BY_HAND}
+from django.db import transaction
+from tests.contrib.django_project.shop.models import Order
+with temporary(td):
+    with transaction.atomic():
+        Order.objects.create(note="o-1")
+        do_all()
+print(Order.objects.count(), "order")
+"""
+IN_USE = f"""
+{BY_HAND}
+from django.db import connection
+from tests.contrib.django_project.shop.models import Order
+Order.objects.bulk_create([Order(note=f"o-{{n}}") for n in range(10)])
+with temporary(td), connection.cursor() as cursor:
+    cursor.execute("CREATE TEMPORARY TABLE seen (note text)")
+    for order in Order.objects.iterator(chunk_size=2):
+        do_all()
+        with connection.cursor() as other:
+            other.execute("INSERT INTO seen VALUES (%s)", [order.note])
+    cursor.execute("SELECT count(*) FROM seen")
+    print(cursor.fetchone()[0], "seen")
 """
 
 
@@ -179,6 +220,15 @@ def project(python6: str, tmp_path: Path) -> Project:
     return project
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def each_project(python6: str, tmp_path: Path, request: pytest.FixtureRequest) -> Project:
+    """On either database."""
+    on_sqlite = request.param == "sqlite"
+    project = Project(python6, tmp_path, "" if on_sqlite else request.getfixturevalue("postgres_url"))
+    project.manage("migrate")
+    return project
+
+
 def test_a_worker_runs_tasks_on_threads_loops_and_in_children(project: Project) -> None:
     project.manage(
         "shell",
@@ -226,7 +276,17 @@ def test_batches_schedules_pauses_and_limits_are_part_of_atomic(project: Project
 
 def test_connections_are_closed_after_hooks_and_reconciliation_too(project: Project) -> None:
     """Without CONN_MAX_AGE. A broken one is closed in the same way, and the next call has a new one."""
-    assert "True {None}" in project.manage("shell", "-c", HOOKED)
+    assert "closed after already_done async plain" in project.manage("shell", "-c", HOOKED)
+
+
+def test_a_transaction_survives_hooks_and_reconciliation_in_its_thread(each_project: Project) -> None:
+    """If its connection was closed, its rows would be gone, and nothing would raise."""
+    assert "1 order" in each_project.manage("shell", "-c", IN_ATOMIC)
+
+
+def test_a_connection_in_use_survives_hooks_and_reconciliation_in_its_thread(each_project: Project) -> None:
+    """An iterator and a temporary table are gone when it is closed."""
+    assert "10 seen" in each_project.manage("shell", "-c", IN_USE)
 
 
 def test_migrate_deletes_no_jobs(project: Project) -> None:

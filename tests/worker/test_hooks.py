@@ -7,7 +7,9 @@ import logging
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -16,7 +18,7 @@ from tests.eventually import eventually
 from tests.stores import rows
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, working
-from treadle import Context, Event, Fail, LeaseLost, Snooze, Status, Treadle
+from treadle import Context, Event, Fail, Job, LeaseLost, Snooze, Status, Treadle
 from treadle.clock import SECOND
 from treadle.errors import BadOption, UnknownEvent
 from treadle.hooks import NAMES, Hooks
@@ -364,6 +366,50 @@ def test_events_of_jobs_settled_by_hand_come_in_the_thread_that_settles(td: Trea
     with pytest.raises(LeaseLost):
         b.complete()
     assert len(events) == 8
+
+
+@pytest.mark.sqlite_only
+def test_what_goes_around_hooks_and_already_done_does_so_in_treadles_own_threads_alone(td: Treadle) -> None:
+    """In the caller's thread it would close what the caller is using."""
+    is_inside, seen = ContextVar("is_inside", default=False), set[tuple[str, bool]]()
+
+    @contextmanager
+    def around() -> Iterator[None]:
+        token = is_inside.set(True)
+        yield
+        is_inside.reset(token)
+
+    @td.job
+    def quick() -> None: ...
+
+    @quick.already_done
+    def already_done(jobs: Sequence[Job]) -> list[Job]:
+        seen.add(("already_done", is_inside.get()))
+        return []
+
+    @td.on("job_started")
+    @td.on("job_completed")
+    def plain(event: Event) -> None:
+        seen.add((event.name, is_inside.get()))
+
+    @td.on("job_completed")
+    async def asynchronous(event: Event) -> None:
+        seen.add(("async", is_inside.get()))
+
+    td.hooks.around = around
+    names = ("job_started", "job_completed", "async", "already_done")
+    quick.enqueue()
+    [lease] = td.claim()
+    lease.complete()
+    quick.using(delay=3600).enqueue()  # for `already_done`
+    td.reconcile()
+    assert seen == {(name, False) for name in names}
+
+    seen.clear()
+    quick.enqueue()
+    with working(td):
+        eventually(lambda: len(seen) >= len(names))
+    assert seen == {(name, True) for name in names}
 
 
 @pytest.mark.sqlite_only

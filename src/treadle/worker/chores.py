@@ -44,7 +44,7 @@ async def do_chores(app: Treadle, every: float) -> None:
         (app.store.compact, 3 * every),
         (app.store.sample_backlog, 6 * every),
         (lambda: _prune(app), 12 * every),
-        (app.reconcile, 60 * every),
+        (lambda: _reconcile(app), 60 * every),
         (lambda: app.store.publish(policies), 12 * every),
         (lambda: declare_schedules(app), 12 * every),
     ]
@@ -156,6 +156,12 @@ def expire(store: Engine) -> int:
     while chunk == CHUNK:
         expired += (chunk := store.expire(CHUNK))
     return expired
+
+
+def _reconcile(app: Treadle) -> int:
+    """`already_done` is the user's code, and may leave open what a thread of ours has to close."""
+    with app.hooks.around():
+        return app.reconcile()
 
 
 def _prune(app: Treadle) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from opentelemetry.sdk.trace import TracerProvider
@@ -44,9 +46,21 @@ def test_middleware_lifespans_hooks_and_traces(bench: Bench) -> None:
 
     done = asyncio.Event()
 
+    is_inside = ContextVar("is_inside", default=False)
+
+    @contextmanager
+    def around_hooks() -> Iterator[None]:
+        token = is_inside.set(True)
+        yield
+        is_inside.reset(token)
+
+    td.hooks.around = around_hooks
+    started: list[bool] = []
+    td.on("job_started", lambda event: started.append(is_inside.get()))
+
     @td.on("job_completed")
     async def completed(event: Event) -> None:
-        seen.append(f"completed {event.type}")
+        seen.append(f"completed {event.type}, {is_inside.get()}")
         if event.type == "awaited":
             loop.call_soon_threadsafe(done.set)
         else:
@@ -67,5 +81,6 @@ def test_middleware_lifespans_hooks_and_traces(bench: Bench) -> None:
         [f"{word} ann" if word in ("plain", "awaited") else word for word in ("before", name, "after")]
         for name in ("plain", "awaited")
     ]
-    assert seen == [*runs[0], "completed plain", *runs[1], "completed awaited", "closed"]
+    assert seen == [*runs[0], "completed plain, True", *runs[1], "completed awaited, True", "closed"]
+    assert started == [True, True]
     assert [span.name for span in spans.get_finished_spans()] == ["run plain", "run awaited"]

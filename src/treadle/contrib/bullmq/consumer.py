@@ -7,7 +7,7 @@ import contextvars
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +21,7 @@ from treadle.context import Run
 from treadle.contrib.bullmq.producer import Bull
 from treadle.contrib.bullmq.translate import SNOOZES, cancel_key, claimed_from, milliseconds, with_ids
 from treadle.contrib.bullmq.unsupported import Refused, RefusedSteps
-from treadle.hooks import dispatch_now
+from treadle.hooks import Event, dispatch_now
 from treadle.outcome import Fail, Outcome, OutcomeKind, StopReason, after_stop, decide
 from treadle.registry import JobType
 from treadle.run_steps import StepSaver
@@ -251,7 +251,7 @@ class Consumer:
             died = Fail(f"the last attempt was used up by a worker that died ({times} times in all)")
             return decide(claimed, died, job_type.backoff), None
         if app.hooks.any:
-            await asyncio.to_thread(dispatch_now, app.hooks, app.hooks.started([claimed], self._worker.id))
+            await self._call_hooks(app.hooks.started([claimed], self._worker.id))
         if job_type.run == "async":
             call = run_async if app.tracing is None else partial(traced_async, app.tracing)
             task = asyncio.create_task(call(attempt.run, job_type), context=contextvars.copy_context())
@@ -304,7 +304,11 @@ class Consumer:
         if (hooks := self._shared.app.hooks).any:
             raised = {} if run.error is None else {run.claimed.number: run.error}
             events = hooks.ended([(run.claimed, outcome)], clock.now(), worker.id, raised)
-            await asyncio.to_thread(dispatch_now, hooks, events)
+            await self._call_hooks(events)
+
+    async def _call_hooks(self, events: Sequence[Event]) -> None:
+        hooks = self._shared.app.hooks
+        await asyncio.to_thread(dispatch_now, hooks, events, hooks.around)
 
     def _fields(self, attempt: Attempt, outcome: Outcome) -> dict[str, object]:
         """What is stored in the job's hash together with its outcome."""

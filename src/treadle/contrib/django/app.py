@@ -150,10 +150,6 @@ class DjangoTreadle(Treadle):
     def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         return self.store.insert(jobs) if self.in_test else super()._insert(jobs)
 
-    def reconcile(self) -> int:
-        with old_connections_closed():  # `already_done` may use models, in the thread of a chore
-            return super().reconcile()
-
     def result(self, job: Job[Any] | str, *, timeout: Duration = 60) -> Any:
         try:
             return super().result(job, timeout=timeout)
