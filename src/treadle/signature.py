@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from functools import partial
 from types import NoneType, SimpleNamespace, UnionType
@@ -24,6 +25,8 @@ _UNFIT = {
     inspect.Parameter.VAR_KEYWORD: "it takes **{}",
 }
 """Kinds of parameters that a JSON object cannot fill."""
+_CONTEXT = re.compile(r"(?:[^\[]*\b(?:Optional|Union|Annotated)\[)*[^\[]*\bContext\b")
+"""The text of an annotation with a Context that is injected: also `None | Context`, but not `list[Context]`."""
 
 
 MAX_SCHEMA = 16 << 10
@@ -40,10 +43,10 @@ class Signature:
         self.takes_context = first is not None and _is_context(hints.get(first.name), context)
         if self.takes_context:
             parameters = parameters[1:]
+        elif first is not None and hints.get(first.name) is Any and _needs_context(first):
+            problem = f"{first.name!r} is a {first.annotation}, a name that its module does not have when it runs"
+            raise BadHandler(name, problem, "import it at the top, and not only `if TYPE_CHECKING`")
         for p in parameters:
-            if hints.get(p.name) is Any and _names_context(str(p.annotation)):
-                problem = f"{p.name!r} is a {p.annotation}, a name that its module does not have when it runs"
-                raise BadHandler(name, problem, "import it at the top, and not only `if TYPE_CHECKING`")
             if p.kind in _UNFIT:
                 problem = _UNFIT[p.kind].format(p.name)
                 raise BadHandler(name, problem, "use named parameters: a payload is a JSON object")
@@ -172,9 +175,12 @@ def _is_context(hint: Any, context: type) -> bool:
     return hint is context
 
 
-def _names_context(annotation: str) -> bool:
-    """Whether the text of an annotation that cannot be resolved names a Context."""
-    return annotation.removesuffix("| None").strip(" '\"").rpartition(".")[2] == "Context"
+def _needs_context(first: inspect.Parameter) -> bool:
+    """Whether the handler cannot run without a Context whose annotation cannot be resolved.
+
+    With a default it can, and the annotation may mean a Context of the app's own.
+    """
+    return first.default is first.empty and _CONTEXT.match(str(first.annotation)) is not None
 
 
 def _readable_result(name: str, handler: Callable[..., Any]) -> Any:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, ForwardRef, Literal, NoReturn
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -349,10 +349,31 @@ def test_a_context_that_is_not_first_is_refused() -> None:
 def test_a_context_that_is_imported_for_type_checkers_only_is_refused() -> None:
     def handler(ctx, x: int) -> None: ...
 
-    for text in ("treadle.Context", "'treadle.Context'", "missing.Context | None"):  # this module has neither name
+    parts = ("missing.Context", "{} | None", "None | {}", "Optional[{}]", "t.Union[None, {}]", "Annotated[{}, 1]")
+    texts = ["treadle.Context", "'treadle.Context'", *(part.format("missing.Context") for part in parts)]
+    for text in (*texts, ForwardRef("missing.Context")):  # this module has none of these names
         handler.__annotations__["ctx"] = text
         with pytest.raises(BadHandler, match=r"'ctx' is a .*Context.*; import it at the top, and not only"):
             Signature(handler, "handler", Context)
+
+
+def test_a_context_of_the_apps_own_is_an_argument() -> None:
+    """One that is imported for type checkers only, where treadle would not fill in its own."""
+
+    def render(template: str, context) -> None: ...
+
+    def fetch(context=None, url: str = "") -> None: ...
+
+    def show(context) -> None: ...
+
+    def named(*, context) -> None: ...
+
+    texts = {"missing.Context": (render, fetch, named), "missing.Contexts": (render, fetch, show, named)}
+    texts |= {"missing.Context | None": (fetch,), "list[missing.Context]": (show,), "Missing[Context]": (show,)}
+    for text, handlers in texts.items():
+        for handler in handlers:
+            handler.__annotations__["context"] = text
+            assert "context" in Signature(handler, "handler", Context).names
 
 
 def test_annotations_may_be_quoted_also_inside() -> None:
