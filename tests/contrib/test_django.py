@@ -152,6 +152,19 @@ with temporary(td):
         do_all()
 print(Order.objects.count(), "order")
 """
+GUARDED = """
+from django.db import connection, transaction
+from tests.contrib.django_project.shop.models import Order
+from treadle.contrib.django.app import old_connections_closed
+with transaction.atomic():
+    Order.objects.create(note="o-1")
+    with old_connections_closed():
+        pass
+    print(connection.connection is not None)
+with old_connections_closed():
+    print(Order.objects.count(), "order")
+print(connection.connection)
+"""
 IN_USE = f"""
 {BY_HAND}
 from django.db import connection
@@ -282,6 +295,11 @@ def test_connections_are_closed_after_hooks_and_reconciliation_too(project: Proj
 def test_a_transaction_survives_hooks_and_reconciliation_in_its_thread(each_project: Project) -> None:
     """If its connection was closed, its rows would be gone, and nothing would raise."""
     assert "1 order" in each_project.manage("shell", "-c", IN_ATOMIC)
+
+
+def test_no_connection_inside_atomic_is_closed(each_project: Project) -> None:
+    """Not even by a thread of treadle's own. Outside of it, it is."""
+    assert "True\n1 order\nNone\n" in each_project.manage("shell", "-c", GUARDED)
 
 
 def test_a_connection_in_use_survives_hooks_and_reconciliation_in_its_thread(each_project: Project) -> None:

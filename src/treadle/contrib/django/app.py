@@ -17,7 +17,7 @@ from asgiref.sync import SyncToAsync, sync_to_async
 from django.apps import apps
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import close_old_connections, connections
+from django.db import connections
 
 from treadle.app import Treadle
 from treadle.batches import Batches
@@ -210,9 +210,17 @@ def old_connections_closed() -> Generator[None]:
 def _close_old() -> None:
     if _is_testing():  # a test needs its connection
         return
-    close_old_connections()
+    _close_outside_atomic()
     if not isinstance(caller(), int):  # on an event loop, where the ORM has a thread for itself
-        SyncToAsync.single_thread_executor.submit(close_old_connections)
+        SyncToAsync.single_thread_executor.submit(_close_outside_atomic)
+
+
+def _close_outside_atomic() -> None:
+    """As `close_old_connections` of Django, which would also close one inside `atomic()`: its transaction would be
+    discarded, and nothing would raise."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
 
 
 def url_of(alias: str) -> str:
