@@ -130,6 +130,7 @@ print("closed after", *sorted(used))
 BY_HAND = """
 from tests.contrib.django_project.shop.tasks import label
 from treadle.contrib.django import td
+from treadle.contrib.django.testing import drain
 from treadle.testing import temporary
 label.already_done(lambda jobs: [])
 td.on("job_started", lambda event: None)
@@ -139,9 +140,11 @@ def do_all():
     [lease] = td.claim()
     lease.complete()
     td.reconcile()
+    label.enqueue(2)
+    assert drain().completed == 1
 """
-"""Calls that call hooks and `already_done` in this thread. Their jobs are in a database of their own: in the same file
-of SQLite, they would wait for an open transaction."""
+"""Calls that call hooks, `already_done` and handlers in this thread. Their jobs are in a database of their own: in the
+same file of SQLite, they would wait for an open transaction."""
 IN_ATOMIC = f"""
 {BY_HAND}
 from django.db import transaction
@@ -292,7 +295,7 @@ def test_connections_are_closed_after_hooks_and_reconciliation_too(project: Proj
     assert "closed after already_done async plain" in project.manage("shell", "-c", HOOKED)
 
 
-def test_a_transaction_survives_hooks_and_reconciliation_in_its_thread(each_project: Project) -> None:
+def test_a_transaction_survives_hooks_reconciliation_and_drains_in_its_thread(each_project: Project) -> None:
     """If its connection was closed, its rows would be gone, and nothing would raise."""
     assert "1 order" in each_project.manage("shell", "-c", IN_ATOMIC)
 
@@ -302,7 +305,7 @@ def test_no_connection_inside_atomic_is_closed(each_project: Project) -> None:
     assert "True\n1 order\nNone\n" in each_project.manage("shell", "-c", GUARDED)
 
 
-def test_a_connection_in_use_survives_hooks_and_reconciliation_in_its_thread(each_project: Project) -> None:
+def test_a_connection_in_use_survives_hooks_reconciliation_and_drains_in_its_thread(each_project: Project) -> None:
     """An iterator and a temporary table are gone when it is closed."""
     assert "10 seen" in each_project.manage("shell", "-c", IN_USE)
 

@@ -47,6 +47,8 @@ in vain."""
 _making = threading.RLock()
 _joins: ContextVar[bool] = ContextVar("joins", default=False)
 """Whether such a call is under way, inside `atomic()`."""
+in_callers_thread: ContextVar[bool] = ContextVar("in_callers_thread", default=False)
+"""Whether jobs run in the thread of whoever drains them, who may be using its connections."""
 
 
 def project_app() -> DjangoTreadle:
@@ -208,7 +210,7 @@ def old_connections_closed() -> Generator[None]:
 
 
 def _close_old() -> None:
-    if _is_testing():  # a test needs its connection
+    if _is_testing() or in_callers_thread.get():  # a test needs its connection, and a caller
         return
     _close_outside_atomic()
     if not isinstance(caller(), int):  # on an event loop, where the ORM has a thread for itself

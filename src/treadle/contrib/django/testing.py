@@ -17,7 +17,7 @@ from django.db import DatabaseError, connections, transaction
 
 from treadle import clock
 from treadle.context import Run
-from treadle.contrib.django.app import DjangoTreadle, project_app
+from treadle.contrib.django.app import DjangoTreadle, in_callers_thread, project_app
 from treadle.errors import BadOption
 from treadle.hooks import dispatch_now
 from treadle.job import ClaimedJob
@@ -43,7 +43,11 @@ def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
     if max_jobs < 1:
         raise BadOption("max_jobs", max_jobs, "at least 1")
     work = partial(_drain, td, raising, max_jobs)
-    return async_to_sync(_in_lifespans)(td, work) if td.registry.lifespans else work({})
+    token = in_callers_thread.set(True)
+    try:
+        return async_to_sync(_in_lifespans)(td, work) if td.registry.lifespans else work({})
+    finally:
+        in_callers_thread.reset(token)
 
 
 async def _in_lifespans(td: DjangoTreadle, work: Callable[[State], TickReport]) -> TickReport:
