@@ -182,6 +182,67 @@ with temporary(td), connection.cursor() as cursor:
     cursor.execute("SELECT count(*) FROM seen")
     print(cursor.fetchone()[0], "seen")
 """
+AITERATED = """
+import asyncio
+from asgiref.sync import SyncToAsync
+from django.db import connections
+from tests.contrib.django_project.shop.models import Order
+from treadle.contrib.django import td
+Order.objects.bulk_create([Order(note=f"o-{n}") for n in range(10)])
+began, ended = asyncio.Event(), asyncio.Event()
+@td.job(max_attempts=1)
+async def walk() -> int:
+    rows = 0
+    async for order in Order.objects.aiterator(chunk_size=2):
+        began.set()
+        await ended.wait()
+        rows += 1
+    return rows
+@td.job
+async def other() -> None:
+    await began.wait()
+@td.on("job_completed")
+async def completed(event) -> None:
+    ended.set()
+job = walk.enqueue()
+other.enqueue()
+td.tick()
+print(td.get(job.id).result, "rows")
+print(SyncToAsync.single_thread_executor.submit(lambda: connections["default"].connection).result())
+"""
+BROKEN = """
+import asyncio
+from asgiref.sync import sync_to_async
+from django.db import connection
+from tests.contrib.django_project.shop.models import Order
+from treadle.contrib.django import td
+over = asyncio.Event()
+def terminate() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+@td.job
+async def hold() -> None:
+    await over.wait()
+@td.job(max_attempts=1)
+async def kill() -> None:
+    await sync_to_async(terminate)()
+@td.job(max_attempts=1)
+async def use() -> int:
+    return await Order.objects.acount()
+@td.on("job_failed")
+async def failed(event) -> None:
+    if event.type == "kill":
+        await use.aenqueue()
+    else:
+        over.set()
+@td.on("job_completed")
+async def completed(event) -> None:
+    over.set()
+hold.enqueue()
+kill.enqueue()
+td.tick()
+print([(job.type, str(job.status)) for job in td.jobs()])
+"""
 
 
 @pytest.fixture(scope="session")
@@ -308,6 +369,20 @@ def test_no_connection_inside_atomic_is_closed(each_project: Project) -> None:
 def test_a_connection_in_use_survives_hooks_reconciliation_and_drains_in_its_thread(each_project: Project) -> None:
     """An iterator and a temporary table are gone when it is closed."""
     assert "10 seen" in each_project.manage("shell", "-c", IN_USE)
+
+
+def test_a_connection_in_use_on_the_loop_survives_the_other_jobs_there(each_project: Project) -> None:
+    """It is closed when the last one has ended."""
+    assert "10 rows\nNone\n" in each_project.manage("shell", "-c", AITERATED)
+
+
+def test_a_broken_connection_is_closed_also_while_other_jobs_run_on_the_loop(
+    python6: str, tmp_path: Path, postgres_url: str
+) -> None:
+    project = Project(python6, tmp_path, postgres_url)
+    project.manage("migrate")
+    said = project.manage("shell", "-c", BROKEN)
+    assert "[('use', 'completed'), ('kill', 'failed'), ('hold', 'completed')]\n" in said
 
 
 def test_migrate_deletes_no_jobs(project: Project) -> None:

@@ -202,19 +202,19 @@ def close_connections(ctx: Context) -> Generator[None]:
 @contextmanager
 def old_connections_closed() -> Generator[None]:
     """Close the connections that are too old or broken, before and after it, as Django does around each request."""
-    _close_old()
+    if _is_testing() or in_callers_thread.get():  # a test needs its connection, and a caller
+        yield
+        return
+    is_on_loop = not isinstance(caller(), int)  # where the ORM has a thread for itself
+    _close_outside_atomic()
+    if is_on_loop:
+        SyncToAsync.single_thread_executor.submit(_orm_thread.enter)
     try:
         yield
     finally:
-        _close_old()
-
-
-def _close_old() -> None:
-    if _is_testing() or in_callers_thread.get():  # a test needs its connection, and a caller
-        return
-    _close_outside_atomic()
-    if not isinstance(caller(), int):  # on an event loop, where the ORM has a thread for itself
-        SyncToAsync.single_thread_executor.submit(_close_outside_atomic)
+        _close_outside_atomic()
+        if is_on_loop:
+            SyncToAsync.single_thread_executor.submit(_orm_thread.leave)
 
 
 def _close_outside_atomic() -> None:
@@ -223,6 +223,37 @@ def _close_outside_atomic() -> None:
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
+
+
+class OrmThread:
+    """The thread in which the ORM works for event loops. All that is under way there shares its connections: between
+    two rows of `aiterator()`, others may begin and end. The methods run in that thread."""
+
+    def __init__(self) -> None:
+        self._users = 0
+
+    def enter(self) -> None:
+        self._users += 1
+        self._close(others=self._users - 1)
+
+    def leave(self) -> None:
+        self._users -= 1
+        self._close(others=self._users)
+
+    def _close(self, others: int) -> None:
+        """While others use them, close broken ones alone."""
+        if not others:
+            _close_outside_atomic()
+            return
+        for connection in connections.all(initialized_only=True):
+            if connection.in_atomic_block or connection.connection is None:
+                continue
+            connection.health_check_done = False
+            if connection.errors_occurred and not connection.is_usable():
+                connection.close()
+
+
+_orm_thread = OrmThread()
 
 
 def url_of(alias: str) -> str:
