@@ -272,7 +272,7 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Attempts before its last new step, which no longer count; None if it has no stored steps."""
     batch: str | None = None
     limited: int = 0
-    """1 if limits have to learn that it has ended; 2 if jobs may be parked for one of its keys."""
+    """1 if limits have to learn that it has ended; 2 if that frees a place of a key, for which jobs may be parked."""
 
     @property
     def about(self) -> dict[str, str | int]:

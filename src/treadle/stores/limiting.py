@@ -72,9 +72,9 @@ def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key], *, count_al
     if not keys:
         return {}
     bounds = {key: limits.bounds(key) for key in sorted(keys)}
-    counted = [(*key, 1 if count_all or concurrency is not None else 0) for key, (concurrency, _) in bounds.items()]
+    asked = [(*key, int(count_all or n is not None), int(rate is not None)) for key, (n, rate) in bounds.items()]
     statement = tx.sql.KEY_USES.format(keys=tx.sql.COUNTED_KEYS, unit=tx.sql.UNIT)
-    rows = tx.execute(statement, {"keys": as_json(counted), "now": tx.now, "grace": RECLAIM_AFTER})
+    rows = tx.execute(statement, {"keys": as_json(asked), "now": tx.now, "grace": RECLAIM_AFTER})
     found = {}
     for name, key, running, bucket, given_back, held_until, parked in rows:
         (_, rate), (full_at, row) = bounds[name, key], _decode_bucket(bucket or "[0,0]")
@@ -253,8 +253,9 @@ class LimitedClaim:
             counted = [key for key in keys if not key[0].startswith(OF_TYPE)]
             rows += [(*key, c.id, c.number, c.tenant) for key in counted for c in some]
             if counted or any(self._limits.bounds(key)[1] for key in keys):
+                frees_places = any(self._limits.bounds(key)[0] is not None for key in own)
                 for c in some:
-                    msgspec.structs.force_setattr(c, "limited", 2 if own else 1)
+                    msgspec.structs.force_setattr(c, "limited", 2 if frees_places else 1)
         if rows:
             self._tx.execute(self._tx.sql.ADD_LEASE_KEYS, {"rows": as_json(rows)})
         self._spend(starts)
