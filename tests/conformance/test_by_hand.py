@@ -24,6 +24,7 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
+from tests.conformance.keyed_jobs import REPLACE, STARTED, call
 from treadle.diagnosis import explain
 from treadle.errors import JobNotFound
 from treadle.filters import Filter
@@ -154,6 +155,22 @@ def test_a_retry_can_take_the_dedupe_key_of_a_job_deleted_by_hand(store, by_hand
 
     assert Status.PENDING == store.retry(ended.id).status
     assert ended.id == put(store, dedupe="k").id
+
+
+@pytest.mark.parametrize("rule", ["{", "", "replace", "[1]", '{"mode":"replace","until":"star'])
+def test_a_key_passes_on_to_a_successor_whose_rule_is_broken(store, by_hand, rule):
+    """The jobs that are settled with its holder must not wait for somebody to repair it. It holds the key as if it had
+    a key alone."""
+    other, first = put(store), call(store)
+    ended = take(store)
+    successor = call(store, REPLACE | STARTED)
+    by_hand("UPDATE treadle_jobs SET dedupe_rule = ? WHERE id = ?", rule, successor.id)
+
+    assert not store.settle([(claimed, COMPLETED) for claimed in ended]).lost
+
+    assert {Status.COMPLETED} == {store.get(job.id).status for job in (other, first)}
+    assert [successor.id] == ids(take(store))
+    assert successor.id == put(store, dedupe="k").id
 
 
 # A job in two tables, or in none

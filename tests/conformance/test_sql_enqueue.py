@@ -147,13 +147,14 @@ RULES = [
     Dedupe("k", mode="replace"),
     Dedupe("k", mode="reject"),
 ]
-PLACES = ("waiting", "retrying", "running", "ended", "deleted", "deleted before its successor")
+ORPHANED = ("deleted before its successor", "deleted before a successor whose rule is broken")
+PLACES = ("waiting", "retrying", "running", "ended", "deleted", *ORPHANED)
 
 
 def hold(td: Treadle, tenant: str, rule: Any, place: str) -> str:
     """Let a job hold a key, and bring it to this place. Return its id, or that of the successor."""
     job = td.enqueue("noop", {}, dedupe=rule, tenant=tenant, queue=tenant)
-    if place in ("retrying", "running", "deleted before its successor"):
+    if place in ("retrying", "running", *ORPHANED):
         [lease] = take(td.store, lease_for=10**9, queues=(tenant,))
         assert lease.id == job.id
         if place == "retrying":
@@ -162,11 +163,13 @@ def hold(td: Treadle, tenant: str, rule: Any, place: str) -> str:
         td.cancel(job.id)
     if place == "deleted":
         td.delete(job.id)
-    if place == "deleted before its successor":
+    if place in ORPHANED:
         successor = td.enqueue("noop", {}, dedupe=Dedupe("k", mode="replace"), tenant=tenant)
         with psycopg.connect(td.store.url) as by_hand:
             for table in ("jobs", "leases"):
                 by_hand.execute(f"DELETE FROM treadle.{table} WHERE id = %s", [job.id])
+            if place == ORPHANED[1]:
+                by_hand.execute("UPDATE treadle.jobs SET dedupe_rule = 'replace' WHERE id = %s", [successor.id])
         return successor.id
     return job.id
 

@@ -15,6 +15,7 @@ from tests.eventually import eventually
 from tests.worker.helpers import ended, is_processing, now, place, working
 from treadle import (
     Context,
+    Dedupe,
     Fail,
     Job,
     JobNotFound,
@@ -267,6 +268,17 @@ def test_a_retry_takes_its_key_again_or_names_the_job_that_holds_it(timed: Tread
         timed.retry(first.id)
     timed.cancel(second.id)
     assert timed.retry(first.id).attempts == 0
+
+
+def test_a_lease_ends_though_the_rule_of_the_job_that_takes_its_key_is_broken(timed: Treadle, treadle_url: str) -> None:
+    latest = Dedupe("k", mode="replace")
+    first = timed.enqueue("index", dedupe=latest)
+    (lease,) = timed.claim()
+    second = timed.enqueue("index", dedupe=latest)
+    stores.rows(treadle_url, f"UPDATE treadle_jobs SET dedupe_rule = 'replace' WHERE id = '{second.id}'")
+    lease.complete()
+    assert now(timed, first).status is Status.COMPLETED
+    assert [lease.job.id for lease in timed.claim()] == [second.id]
 
 
 def test_counts_and_lists_agree_with_what_happened(timed: Treadle) -> None:

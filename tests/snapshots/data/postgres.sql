@@ -542,7 +542,7 @@ BEGIN
             UPDATE treadle.dedupe d
                SET id = coalesce(held.successor, job), expires_at = NULL, successor = NULL,
                    until_started = coalesce((
-                       SELECT (j.dedupe_rule::jsonb ->> 'until' = 'started')::integer
+                       SELECT (substring(j.dedupe_rule FROM '"until":"([a-z]+)"') = 'started')::integer
                          FROM treadle.jobs j WHERE j.id = held.successor AND j.tenant = of_tenant), 0),
                    since = CASE WHEN held.successor IS NOT NULL THEN d.since END
              WHERE d.tenant = of_tenant AND d.key = wanted;

@@ -346,8 +346,8 @@ SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel
 """
 
 # Release the keys of jobs that have ended. A successor takes the key, and waits no longer. A key that another
-# transaction has locked stays as it is, and so does a throttled one. The answer: a row with a 1 for each that was
-# released, and one with its queue for each successor.
+# transaction has locked stays as it is, and so does a throttled one. A rule that was broken by hand must not fail this.
+# The answer: a row with a 1 for each that was released, and one with its queue for each successor.
 RELEASE_KEYS = f"""
 WITH mine AS MATERIALIZED (
     SELECT d.place, d.successor, d.expires_at
@@ -362,7 +362,7 @@ gone AS (
 passed AS (
     UPDATE treadle.dedupe d
        SET id = d.successor, successor = NULL, expires_at = NULL, until_started = coalesce((
-           SELECT (j.dedupe_rule::jsonb ->> 'until' = 'started')::integer
+           SELECT (substring(j.dedupe_rule FROM '"until":"([a-z]+)"') = 'started')::integer
              FROM treadle.jobs j WHERE j.id = d.successor AND j.tenant = d.tenant), 0)
      WHERE ctid = ANY(ARRAY(SELECT place FROM mine WHERE successor IS NOT NULL))
     RETURNING id),

@@ -273,7 +273,8 @@ SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.
 
 DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
 
-# Release the keys of jobs that have ended: a successor waits no longer, and takes the key. A throttled key stays.
+# Release the keys of jobs that have ended: a successor waits no longer, and takes the key. A throttled key stays. A
+# rule that was broken by hand is the plain one, as in dedupe.py.
 _OF_THESE = "successor IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))"
 RELEASE_KEYS = (
     f"""
@@ -283,7 +284,8 @@ RELEASE_KEYS = (
     f"""
     UPDATE treadle_dedupe
        SET id = successor, successor = NULL, expires_at = NULL, until_started = coalesce((
-           SELECT j.dedupe_rule ->> 'until' = 'started' FROM treadle_jobs j WHERE j.id = treadle_dedupe.successor), 0)
+           SELECT CASE WHEN json_valid(j.dedupe_rule) THEN j.dedupe_rule ->> 'until' = 'started' END
+             FROM treadle_jobs j WHERE j.id = treadle_dedupe.successor), 0)
      WHERE {_OF_THESE}
     """,
     """
