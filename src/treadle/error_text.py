@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 from collections.abc import Collection
 
 from treadle.redact import without_password
@@ -17,6 +18,11 @@ def shown(value: object, *, with_password: bool = True) -> str:
     if not with_password:  # before clipping: a clipped password would not be recognized
         text = without_password(text)
     return text if len(text) <= 120 else f"{text[:120]}… ({len(text)} characters)"
+
+
+def hashed(key: str) -> str:
+    """A dedupe key as texts show it: it may be made of a payload."""
+    return f"sha256 {hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
 
 def nearest(word: object, known: Collection[str]) -> str | None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Collection
 from typing import Any
 
-from treadle.error_text import hint, nearest, shown
+from treadle.error_text import hashed, hint, nearest, shown
 from treadle.redact import without_password
 
 
@@ -117,9 +116,8 @@ class KeyHeld(TreadleError):
     may be made of a payload."""
 
     def __init__(self, id: str, key: str, holder: str, *, is_new: bool = False) -> None:
-        hash = hashlib.sha256(key.encode()).hexdigest()[:16]
         self.problem = "the job was not stored" if is_new else f"job {id} cannot be retried"
-        held = f"its dedupe key (sha256 {hash}) is held by job {holder}"
+        held = f"its dedupe key ({hashed(key)}) is held by job {holder}"
         super().__init__(f"{self.problem}: {held}; wait for that one, or cancel it first: td.cancel({holder!r})")
         self.id, self.key, self.holder = id, key, holder
 

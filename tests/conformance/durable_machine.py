@@ -155,7 +155,10 @@ class DurableMachine(StoreMachine):
         jobs, name = [self.subjob(claimed, key) for key in keys], self.new_name(claimed, "all")
         step = NewStep(name, "gather", as_json(ids(jobs)))
         waits = tuple(NewWait("subjob", job.id, name) for job in jobs)
-        if not self.suspend(claimed, steps=(step,), waits=waits, follow_ups=tuple(jobs)):
+        endless = not self.behind(claimed.id).isdisjoint(self.answer_to(job) for job in jobs)
+        written = Outcome(OutcomeKind.FAILED) if endless else None
+        suspended = self.suspend(claimed, written, steps=(step,), waits=waits, follow_ups=tuple(jobs))
+        if endless or not suspended:
             return
         stored: list[str] = []
         for job in jobs:
@@ -177,11 +180,24 @@ class DurableMachine(StoreMachine):
             self.add_waits(new.id, {(claimed.id, ""): KnownWait("parent", "hold")})
         self.signalled(claimed.tenant, name, value)
 
-    def suspend(self, claimed: ClaimedJob, **what: Any) -> bool:
-        """Whether it was written: the job waits."""
+    def behind(self, id: str) -> set[str]:
+        """A job, and those that cannot go on before it has ended: they wait for it, or come next under its key."""
+        found: set[str] = set()
+        new = {id}
+        while new:
+            found |= new
+            new = {key.successor for key in self.keys.values() if key.successor and key.holder in found}
+            for id, k in self.jobs.items():
+                if any(w.kind != "signal" and not w.met and what in found for (what, _), w in k.waits.items()):
+                    new.add(id)
+            new -= found
+        return found
+
+    def suspend(self, claimed: ClaimedJob, instead: Outcome | None = None, **what: Any) -> bool:
+        """Whether it was written: the job waits. `instead`: how it ends, because it would wait forever."""
         written = self.holds(claimed) and not self.jobs[claimed.id].cancelled
-        self.settled(claimed, Outcome(OutcomeKind.SUSPENDED, charged=0, **what))
-        if written:
+        self.settled(claimed, Outcome(OutcomeKind.SUSPENDED, charged=0, **what), instead if written else None)
+        if written and instead is None:
             self.jobs[claimed.id] = replace(self.jobs[claimed.id], forgiven=self.jobs[claimed.id].attempts)
         return written
 

@@ -339,12 +339,12 @@ class StoreMachine(Keys, Limits, Schedules, Batches, RuleBasedStateMachine):
         held = [c for c in self.leases if self.holds(c)]
         return data.draw(st.sampled_from(held[-4:] * 3 + self.leases[-6:]))
 
-    def settled(self, claimed: ClaimedJob, outcome: Outcome) -> bool:
-        """Settle it. Return whether the lease was held."""
+    def settled(self, claimed: ClaimedJob, outcome: Outcome, written: Outcome | None = None) -> bool:
+        """Settle it. Return whether the lease was held. `written`: what is stored, if that is another outcome."""
         lost = self.store.settle([(claimed, outcome)]).lost
         if self.holds(claimed):
             assert [] == lost
-            self.end(claimed.id, outcome)
+            self.end(claimed.id, written or outcome)
             return True
         known = self.jobs.get(claimed.id)
         before = known is not None and known.ended_by == (claimed.number, outcome.kind.final)

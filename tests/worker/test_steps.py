@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -520,6 +521,23 @@ def test_a_gather_refuses_what_it_cannot_wait_for(td: Treadle) -> None:
         f"after='{jobs[2].id}': this job waits for its subjobs, so that none can wait for it",
         "gather='reject': nobody gets the error when it is stored; choose another dedupe mode",
     ]
+
+
+def test_a_gather_that_would_wait_for_its_own_job_is_the_last_attempt(td: Treadle) -> None:
+    @td.job(dedupe=Dedupe("k", mode="replace"))
+    def index(ctx: Context, deep: bool = False) -> None:
+        ctx.log("begins")
+        if not deep:
+            ctx.gather("parts", [index.request(deep=True)])
+
+    job = index.enqueue()
+    with working(td):
+        found = ended(td, job)
+        assert (found.status, found.attempts) == (Status.FAILED, 1)
+        assert ended(td, index.enqueue(deep=True)).status is Status.COMPLETED
+    text = r"this job would wait forever for its subjob of type 'index': .* held by this job itself; give the subjob "
+    assert re.fullmatch(text + 'another key, or let that job hold its key until="started"', found.error or "")
+    assert [line.message for line in td.logs(job.id)] == ["begins"]
 
 
 # Dependencies

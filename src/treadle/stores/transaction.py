@@ -48,6 +48,18 @@ class KeysLocked(Exception):
         self.ids = ids
 
 
+class WaitsForever(Exception):
+    """A handler waits for a job that cannot go on before its own job has ended. Then its attempt fails."""
+
+    def __init__(self, id: str, text: str) -> None:
+        super().__init__(text)
+        self.id = id
+
+    def outcome(self, claimed: ClaimedJob, outcome: Outcome) -> Outcome:
+        """This outcome, or how the attempt fails in its place."""
+        return outcome if claimed.id != self.id else Outcome(OutcomeKind.FAILED, error=str(self), logs=outcome.logs)
+
+
 class Rows(Protocol):
     """What a statement found or changed."""
 

@@ -22,7 +22,7 @@ from treadle.stores.shared.expiry import expire
 from treadle.stores.shared.logs import add_logs
 from treadle.stores.shared.stats import count_ended, tally
 from treadle.stores.shared.steps import add_steps, lock_held
-from treadle.stores.shared.waiting import forgive, signal, suspend
+from treadle.stores.shared.waiting import forgive, refuse_endless, signal, suspend
 from treadle.stores.transaction import Insert, LeaseOutcome, Transaction
 from treadle.waits import NewSignal
 
@@ -104,6 +104,7 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
     signals = [new for _, outcome in written if outcome.signals for new in outcome.signals]
     stored = _add(tx, follow_ups, signals, insert_unchecked, briefly=briefly) if follow_ups or signals else {}
     if suspended:
+        refuse_endless(tx, suspended, stored)
         suspend(tx, suspended, stored)
     if logged := [(c, outcome.logs) for c, outcome in written if outcome.logs]:
         add_logs(tx, logged)

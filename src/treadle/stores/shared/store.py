@@ -45,7 +45,7 @@ from treadle.stores.shared import (
     web_records,
 )
 from treadle.stores.shared.verbs import moves, reads, returns, writes
-from treadle.stores.transaction import Connections, Insert, KeysLocked, Steps, Transaction
+from treadle.stores.transaction import Connections, Insert, KeysLocked, Steps, Transaction, WaitsForever
 from treadle.waits import NewSignal, Signal
 
 P = ParamSpec("P")
@@ -211,6 +211,8 @@ class SQLStore(ABC, Generic[D]):
             return Settled(at=0)
         try:
             return self.move("settle", claim_settle.settle, ended)
+        except WaitsForever as error:
+            return self.settle([(claimed, error.outcome(claimed, outcome)) for claimed, outcome in ended])
         except StoreBusy:
             if not any(map(claim_settle.may_have_waited, ended)):
                 raise

@@ -17,13 +17,15 @@ from msgspec.structs import replace
 
 from treadle import clock, codec
 from treadle.codec import as_json
+from treadle.dedupe import Place
+from treadle.error_text import hashed
 from treadle.errors import BadOption
 from treadle.ids import is_id
 from treadle.job import Job, NewJob, Status
 from treadle.steps import NewStep
 from treadle.stores.shared import read
 from treadle.stores.shared.steps import add_steps
-from treadle.stores.transaction import LeaseOutcome, Transaction
+from treadle.stores.transaction import LeaseOutcome, Transaction, WaitsForever
 from treadle.waits import NewSignal, NewWait, Signal, Wait, refuse_parent
 
 MOST_WAITS = 1_000
@@ -91,6 +93,43 @@ def suspend(tx: Transaction, suspended: Sequence[LeaseOutcome], stored: Mapping[
     old = [(c, wait) for c, wait in waiting if stored.get(wait.what) != wait.what]
     moments = {(tx.now + after, "waiter", c.tenant, c.id) for c, wait in old for after in (0, wait.timeout or 0)}
     arrive(tx, sorted(moments))
+
+
+def refuse_endless(tx: Transaction, suspended: Sequence[LeaseOutcome], stored: Mapping[str, str]) -> None:
+    """Raise WaitsForever if one of these jobs waits for a subjob that cannot go on before the job itself has ended: the
+    subjob is that job, or waits for it, or for its key, or for a job that does. `stored`: as in `suspend`."""
+    for claimed, outcome in suspended:
+        subjobs = [job for job in outcome.follow_ups if job.dedupe is not None or job.after]
+        behind = _behind(tx, claimed.id) if subjobs else ()
+        for job in subjobs:
+            if stored.get(job.id, job.id) in behind:
+                raise WaitsForever(claimed.id, _endless(tx, claimed.id, job))
+
+
+def _behind(tx: Transaction, id: str) -> set[str]:
+    """A job, and all that cannot go on before it has ended."""
+    found, new = {id}, {id}
+    while new:
+        rows = tx.execute(tx.sql.BEHIND, {"ids": as_json(sorted(new))})
+        new = {row[0] for row in rows if row[0] is not None} - found
+        found |= new
+    return found
+
+
+def _endless(tx: Transaction, id: str, subjob: NewJob) -> str:
+    problem = f"this job would wait forever for its subjob of type {subjob.type!r}"
+    held = None
+    if subjob.dedupe is not None:
+        held = tx.execute(tx.sql.KEY_STATE, {"tenant": subjob.tenant, "key": subjob.dedupe}).fetchone()
+    if held is None or held[0] == subjob.id:  # its key is its own
+        return f"{problem}: one of the subjob's parents waits for this job; leave that parent out"
+    assert subjob.dedupe is not None
+    holder, _, _, expires_at, _, place = held
+    whose = "this job itself" if holder == id else f"job {holder}, which waits for this job"
+    way_out = "give the subjob another key"
+    if place == Place.RUNNING and expires_at is None:
+        way_out += ', or let that job hold its key until="started"'
+    return f"{problem}: the subjob's dedupe key ({hashed(subjob.dedupe)}) is held by {whose}; {way_out}"
 
 
 def _renamed(step: NewStep, stored: Mapping[str, str]) -> NewStep:

@@ -118,6 +118,15 @@ class Waiting:
          WHERE w.what = CAST(:id AS text) AND w.kind <> 'signal' AND NOT EXISTS (
                SELECT 1 FROM treadle.finished f WHERE f.id = w.id AND f.tenant = w.tenant) LIMIT 1
     """
+    # The jobs that cannot go on before one of these has ended: they wait for it, or come next under its dedupe key.
+    # (That as a value, not as a join: PostgreSQL might read all keys.) NULL: nobody comes next.
+    BEHIND = f"""
+        SELECT w.id::text FROM treadle.waits w WHERE w.what = {_THESE_TEXTS} AND w.met = 0 AND w.kind <> 'signal'
+         UNION ALL
+        SELECT (SELECT d.successor::text FROM treadle.dedupe d
+                 WHERE d.tenant = j.tenant AND d.key = j.dedupe AND d.id = j.id)
+          FROM treadle.jobs j WHERE j.id = {THESE}
+    """
     DELETE_WAITS = f"DELETE FROM treadle.waits WHERE id = {THESE} OR (what = {_THESE_TEXTS} AND kind <> 'signal')"
 
     # ---- arrivals

@@ -1,0 +1,116 @@
+"""A job that would wait for itself, directly or through others, fails instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.conformance.helpers import COMPLETED, FakeClock, ids, new_job, put, put_and_take, settle_one, take
+from tests.conformance.keyed_jobs import DEBOUNCE, REPLACE, STARTED, THROTTLE, call, keyed
+from treadle.codec import as_json
+from treadle.job import ClaimedJob, NewJob, Status
+from treadle.outcome import Outcome, OutcomeKind
+from treadle.steps import NewStep
+from treadle.waits import NewWait
+
+RETURN: dict[str, Any] = {}
+ENDED = pytest.mark.parametrize(
+    "rule", [RETURN, REPLACE, DEBOUNCE, THROTTLE], ids=["return", "replace", "debounce", "throttle"]
+)
+
+
+def gather(*subjobs: NewJob) -> Outcome:
+    """A handler waits for these."""
+    step = NewStep("all", "gather", as_json(ids(subjobs)))
+    waits = tuple(NewWait("subjob", job.id, "all") for job in subjobs)
+    return Outcome(OutcomeKind.SUSPENDED, charged=0, steps=(step,), waits=waits, follow_ups=subjobs)
+
+
+def start(store: Any, clock: FakeClock) -> ClaimedJob:
+    clock.advance(60)  # a debounce is over
+    (claimed,) = take(store)
+    return claimed
+
+
+def subjob(claimed: ClaimedJob, rule: Any) -> NewJob:
+    return keyed(rule, type="sub", origin=claimed.id)
+
+
+@ENDED
+def test_a_job_that_gathers_a_subjob_with_its_own_key_fails(store: Any, clock: FakeClock, rule: Any) -> None:
+    origin, other = call(store, rule), put(store, "other")
+    clock.advance(60)
+    claimed, beside = sorted(take(store), key=lambda one: one.type != origin.type)
+    new = subjob(claimed, rule)
+
+    settled = store.settle([(claimed, gather(new)), (beside, COMPLETED)])
+
+    assert [(origin.id, OutcomeKind.FAILED), (other.id, OutcomeKind.COMPLETED)] == [
+        (one.id, outcome.kind) for one, outcome in settled.written
+    ]
+    found = store.get(origin.id)
+    assert Status.FAILED is found.status
+    assert "for its subjob of type 'sub'" in found.error
+    assert "(sha256 8254c329a92850f6) is held by this job itself; give the subjob another key" in found.error
+    assert ('or let that job hold its key until="started"' in found.error) is (rule is not THROTTLE)
+    assert store.get(new.id) is None
+    assert store.steps(origin.id) == []
+
+
+@pytest.mark.parametrize("rule", [RETURN, REPLACE, DEBOUNCE], ids=["return", "replace", "debounce"])
+def test_a_job_waits_for_a_subjob_with_the_key_that_it_held_until_it_started(
+    store: Any, clock: FakeClock, rule: Any
+) -> None:
+    origin = call(store, rule | STARTED)
+    claimed = start(store, clock)
+    new = subjob(claimed, rule | STARTED)
+
+    assert settle_one(store, claimed, gather(new))
+
+    assert new.id == start(store, clock).id
+    assert Status.BLOCKED is store.get(origin.id).status
+
+
+@ENDED
+def test_a_failed_gather_leaves_the_successor_of_its_job_alone(store: Any, clock: FakeClock, rule: Any) -> None:
+    call(store, rule)
+    claimed = start(store, clock)
+    successor = call(store)
+
+    assert settle_one(store, claimed, gather(subjob(claimed, rule)))
+
+    assert [successor.id] == ids(take(store))
+
+
+@ENDED
+def test_a_job_that_gathers_a_subjob_with_the_key_of_its_origin_fails(store: Any, clock: FakeClock, rule: Any) -> None:
+    call(store, rule)
+    grand = start(store, clock)
+    assert settle_one(store, grand, gather(new_job(origin=grand.id)))
+    claimed = start(store, clock)
+
+    assert settle_one(store, claimed, gather(subjob(claimed, rule)))
+
+    assert f"is held by job {grand.id}, which waits for this job; give" in store.get(claimed.id).error
+    assert [grand.id] == ids(take(store))  # its own subjob has ended
+
+
+def test_a_job_that_gathers_a_subjob_with_the_key_of_its_child_fails(store: Any) -> None:
+    claimed = put_and_take(store)
+    child = call(store, STARTED, after=(claimed.id,))
+
+    assert settle_one(store, claimed, gather(subjob(claimed, STARTED)))
+
+    error = store.get(claimed.id).error
+    assert f"is held by job {child.id}, which waits for this job; give the subjob another key" in error
+    assert "until" not in error  # it has not started
+
+
+def test_a_job_that_gathers_a_child_of_its_child_fails(store: Any) -> None:
+    claimed = put_and_take(store)
+    child = put(store, after=(claimed.id,))
+
+    assert settle_one(store, claimed, gather(new_job("sub", after=(child.id,), origin=claimed.id)))
+
+    assert "type 'sub': one of the subjob's parents waits for this job; leave" in store.get(claimed.id).error
