@@ -96,6 +96,19 @@ def test_a_job_that_gathers_a_subjob_with_the_key_of_its_origin_fails(store: Any
     assert [grand.id] == ids(take(store))  # its own subjob has ended
 
 
+@pytest.mark.parametrize("rule", [REPLACE, DEBOUNCE], ids=["replace", "debounce"])
+def test_a_job_goes_on_after_its_subjobs_replaced_each_other(store: Any, clock: FakeClock, rule: Any) -> None:
+    claimed = put_and_take(store)
+    first, second = subjob(claimed, rule), subjob(claimed, rule)
+    assert settle_one(store, claimed, gather(first, second))
+    last = start(store, clock)
+
+    assert settle_one(store, last, COMPLETED)
+
+    assert (second.id, Status.CANCELLED) == (last.id, store.get(first.id).status)
+    assert [claimed.id] == ids(take(store))
+
+
 def test_a_job_that_gathers_a_subjob_with_the_key_of_its_child_fails(store: Any) -> None:
     claimed = put_and_take(store)
     child = call(store, STARTED, after=(claimed.id,))

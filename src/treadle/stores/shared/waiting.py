@@ -89,8 +89,9 @@ def suspend(tx: Transaction, suspended: Sequence[LeaseOutcome], stored: Mapping[
     waiting = [(c, wait) for c, o in suspended for wait in o.waits]
     waits = [replace(wait, what=stored.get(wait.what, wait.what)) for _, wait in waiting]
     _add_waits(tx, [(c.id, c.tenant) for c, _ in waiting], waits)
-    # What is not new may be there already, or end before we commit.
-    old = [(c, wait) for c, wait in waiting if stored.get(wait.what) != wait.what]
+    # What is not new may be there already, or end before we commit. A new subjob has ended if another replaced it.
+    keyed = {job.id for _, o in suspended for job in o.follow_ups if job.dedupe is not None}
+    old = [(c, wait) for c, wait in waiting if stored.get(wait.what) != wait.what or wait.what in keyed]
     moments = {(tx.now + after, "waiter", c.tenant, c.id) for c, wait in old for after in (0, wait.timeout or 0)}
     arrive(tx, sorted(moments))
 
