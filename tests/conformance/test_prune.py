@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.conformance.helpers import (
@@ -193,6 +194,22 @@ def test_at_most_one_chunk_of_the_usage_is_pruned_at_a_time(store, clock, by_han
         store.prune((), 0, 1)
         left.append(len(minutes(by_hand)))
     assert [15, 5, 0] == left
+
+
+@pytest.mark.only("sqlite")
+def test_jobs_that_have_waited_for_each_other_are_found_once(store, clock, monkeypatch):
+    """To find them again, others would wait. None of them is needed, though the child has the lower id in one case."""
+    with_history(store, COMPLETED)
+    child, parent = new_job(), new_job()
+    store.insert([msgspec.structs.replace(child, after=(parent.id,)), parent])
+    while claimed := take(store):
+        assert settle_one(store, claimed[0], COMPLETED)
+    clock.now += 8 * DAY
+    find, found = Transaction.prunable, []
+    monkeypatch.setattr(Transaction, "prunable", lambda tx, *args: found.append(1) or find(tx, *args))
+
+    assert 4 == store.prune(ALL, 7 * DAY, 100)
+    assert [1] == found
 
 
 @pytest.mark.only("sqlite")

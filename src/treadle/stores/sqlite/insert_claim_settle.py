@@ -354,8 +354,9 @@ class Transitions(Transaction):
         moved, ids, first, last = zip(*((row[:4], row[4][1:-1], *row[5:]) for row in found), strict=True)
         these = {**old, "ids": f"[{','.join(ids)}]", "first": min(first), "last": max(last)}
         has_history = self.execute(sql.HAS_HISTORY, these).fetchone()
-        deleted = self.execute(sql.DELETE_OLD, these).rowcount
-        if before and (has_history[-1] or deleted < sum(row[3] for row in moved)):
+        may_be_needed = before and has_history[-1]
+        deleted = self.execute(sql.DELETE_UNNEEDED if may_be_needed else sql.DELETE_OLD, these).rowcount
+        if before and deleted < sum(row[3] for row in moved):
             raise NotOld
         history = self.sql.DELETE_ATTEMPTS, self.sql.DELETE_STEPS, self.sql.DELETE_LOGS, self.sql.DELETE_WAITS
         for statement in (self.sql.DELETE_JOBS, *compress(history, has_history)):

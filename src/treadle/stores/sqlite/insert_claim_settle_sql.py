@@ -1,7 +1,7 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
 from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements, from_postgres
-from treadle.stores.statements.parts import MOST, MOST_ATTEMPTS
+from treadle.stores.statements.parts import MOST, MOST_ATTEMPTS, UNNEEDED
 
 # The attempts before this one.
 _ATTEMPTS = f"min(max(l.attempt, 1), {MOST_ATTEMPTS}) - 1"
@@ -303,12 +303,18 @@ RELEASE = "RELEASE treadle"
 
 # ---- prune
 
-_PRUNABLE = SQLiteStatements.PRUNABLE
+_PRUNABLE, _UNNEEDED = SQLiteStatements.PRUNABLE, from_postgres(UNNEEDED)
 # Jobs that ended long ago, by what they were: how many, their ids, and the first and the last of those.
 PRUNABLE_IDS = f"""
 SELECT status, type, queue, count(*), json_group_array(id), min(id), max(id) FROM ({_PRUNABLE}) GROUP BY 1, 2, 3
 """
 DELETE_OLD = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids)) AND completed_at < :before"
+# ... of which no other job has come to need one since they were found. All of them are looked at before one is deleted.
+DELETE_UNNEEDED = f"""
+DELETE FROM treadle_finished WHERE id IN (
+    SELECT f.id FROM json_each(:ids) e CROSS JOIN treadle_finished f ON f.id = e.value
+     WHERE f.completed_at < :before AND {_UNNEEDED})
+"""
 # Whether there are attempts, steps, logs and waits of jobs between two ids: a look at each costs less than to delete.
 HAS_HISTORY = """
 SELECT EXISTS (SELECT 1 FROM treadle_attempts WHERE id BETWEEN :first AND :last),
