@@ -14,7 +14,7 @@ from treadle.batch import NewBatch, member
 from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.errors import KeyHeld
-from treadle.job import Reschedule
+from treadle.job import Reschedule, Status
 from treadle.outcome import COMPLETED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
@@ -205,6 +205,19 @@ def test_a_reschedule_takes_four_round_trips_and_the_expiry_of_fifty_jobs_five(s
 
     assert 4 == round_trips(store, lambda: store.reschedule(job.id, Reschedule(priority=3)))[0]
     assert (5, 50) == round_trips(store, lambda: store.expire(50))
+
+
+def test_a_prune_takes_three_round_trips_per_chunk(store):
+    """They look for old jobs, look for their history, and delete and commit. The last one finds none, and prunes other
+    records."""
+    store = LibSQLStore(store.url, clock=lambda: clock[0])
+    clock = [1_800_000_000 * SECOND]
+    put_many(store, 50)
+    assert not store.settle([(c, COMPLETED) for c in take(store, 50)]).lost
+    clock[0] += 60 * SECOND
+
+    for trips, n in ((3, 25), (3, 25), (4, 0)):
+        assert (trips, n) == round_trips(store, lambda: store.prune((Status.COMPLETED,), SECOND, 25))
 
 
 def test_a_batch_is_stored_in_two_round_trips_and_closed_in_four(store):

@@ -355,8 +355,8 @@ class Transitions(Transaction):
         these = {**old, "ids": f"[{','.join(ids)}]", "first": min(first), "last": max(last)}
         has_history = self.execute(sql.HAS_HISTORY, these).fetchone()
         may_be_needed = before and has_history[-1]
-        deleted = self.execute(sql.DELETE_UNNEEDED if may_be_needed else sql.DELETE_OLD, these).rowcount
-        if before and deleted < sum(row[3] for row in moved):
+        deleted = self.execute(sql.DELETE_UNNEEDED if may_be_needed else sql.DELETE_OLD, these)
+        if before and deleted.rowcount < sum(row[3] for row in moved):  # to read it may take a round trip
             raise NotOld
         history = self.sql.DELETE_ATTEMPTS, self.sql.DELETE_STEPS, self.sql.DELETE_LOGS, self.sql.DELETE_WAITS
         for statement in (self.sql.DELETE_JOBS, *compress(history, has_history)):
