@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,7 +22,7 @@ from tests.conformance.helpers import enlist, everything, put, put_and_take, put
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
 from treadle.job import Status
 from treadle.outcome import COMPLETED
-from treadle.stores.sqlite import checkpoint
+from treadle.stores.sqlite import checkpoint, connection
 from treadle.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.only("sqlite")
@@ -273,6 +275,52 @@ def test_no_thread_of_this_process_competes_with_its_checkpoint(store, monkeypat
     put(store)
     assert locked
     assert all(locked)
+
+
+@pytest.fixture
+def busy_checkpoints(store, by_hand, monkeypatch):
+    """Each checkpoint finds that another process has just begun to write. What became of it."""
+    store.open()
+    found, run = [], checkpoint.Checkpointer._run
+
+    def run_beside_another(checkpointer):
+        by_hand("BEGIN IMMEDIATE")
+        try:
+            found.append(run(checkpointer))
+        except Exception as error:
+            found.append(error)
+
+    monkeypatch.setattr(checkpoint.Checkpointer, "_run", run_beside_another)
+    return found
+
+
+@pytest.mark.usefixtures("every_commit_checkpoints")
+def test_a_checkpoint_waits_for_another_process_in_short_pauses(store, by_hand, busy_checkpoints, monkeypatch):
+    """SQLite's own reach 100 ms. The other threads of this process wait meanwhile, and the log grows."""
+    pauses = []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 50:
+            by_hand("COMMIT")
+
+    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=time.monotonic, sleep=sleep))
+    put(store)
+
+    assert ([None], 50) == (busy_checkpoints, len(pauses))
+    assert max(pauses) <= 0.001
+
+
+@pytest.mark.usefixtures("every_commit_checkpoints")
+def test_a_checkpoint_that_finds_no_moment_is_left_to_the_next_commit(store, by_hand, busy_checkpoints, monkeypatch):
+    monkeypatch.setattr(checkpoint, "PATIENCE", 0.01)
+    put(store)
+    assert [StoreBusy] == [type(error) for error in busy_checkpoints]
+
+    by_hand("COMMIT")
+    put(store)
+    assert 2 == len(busy_checkpoints)
+    by_hand("COMMIT")
 
 
 def test_a_commit_does_not_wait_for_a_checkpoint_of_another_process(store, folder, monkeypatch):

@@ -38,6 +38,10 @@ USUAL = LONG + LONG // 4
 """Bytes that a log has come to when it is restarted."""
 LOOK = 0.005
 """Seconds between two looks at its length."""
+PATIENCE = 1.0
+"""Seconds that a checkpoint waits at most while other processes write: the threads of its own process wait for it."""
+LONGEST_PAUSE = 0.001
+"""Seconds between two attempts to take SQLite's lock. A writer makes longer pauses: meanwhile the log grows."""
 PAUSE = 0.25
 """Seconds between two tries while readers keep the log from being reset."""
 log = logging.getLogger("treadle")
@@ -111,11 +115,15 @@ def lengthen(log: str, writing: AbstractContextManager[object]) -> None:
 class Checkpointer:
     """Keeps the log short."""
 
-    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+    def __init__(
+        self, path: Path, connect: Callable[[], sqlite3.Connection], begin: Callable[[sqlite3.Connection], None]
+    ) -> None:
+        """`begin` begins a transaction that writes. Raises StoreBusy after PATIENCE."""
         self._path = path
         self._log = f"{path}-wal"
         self._lock_file = f"{path}-checkpoint"
         self._connect = connect
+        self._begin = begin
         self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
         self.busy = threading.Lock()
         self._not_before = 0.0
@@ -160,7 +168,7 @@ class Checkpointer:
 
     def _run(self) -> None:
         holder, copier = self._connections = self._connections or (self._connect(), self._connect())
-        holder.execute("BEGIN IMMEDIATE")
+        self._begin(holder)
         try:
             # All that no reader still needs. The next commit then starts the log again from its beginning.
             _, frames, copied = copier.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()

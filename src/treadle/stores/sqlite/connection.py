@@ -18,6 +18,7 @@ from treadle.clock import Clock
 from treadle.errors import CommitUnknown, StoreBusy, TreadleError
 from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
+from treadle.stores.sqlite import checkpoint
 from treadle.stores.sqlite.checkpoint import MOST, Checkpointer, lengthen
 from treadle.stores.sqlite.insert_claim_settle import Transitions
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING
@@ -62,7 +63,7 @@ class Database:
         self._readers: list[sqlite3.Connection] = []
         self._users: list[int] = []  # the threads that use a reader, or a connection apart
         self._gate = threading.Condition(threading.Lock())
-        self._checkpointer = Checkpointer(path, self.connect)
+        self._checkpointer = Checkpointer(path, self._connect_to_write, self._begin_checkpoint)
         self.cursors = Cursors(time.thread_time)
         self._has_turn = False
         self.left_open = False
@@ -250,7 +251,18 @@ class Database:
         connection.execute("PRAGMA busy_timeout = 0")
         return connection
 
-    def _patiently(self, connection: sqlite3.Connection, sql: str, deadline: float, seconds: float) -> None:
+    def _begin_checkpoint(self, connection: sqlite3.Connection) -> None:
+        seconds, longest = checkpoint.PATIENCE, checkpoint.LONGEST_PAUSE
+        self._patiently(connection, "BEGIN IMMEDIATE", time.monotonic() + seconds, seconds, longest)
+
+    def _patiently(
+        self,
+        connection: sqlite3.Connection,
+        sql: str,
+        deadline: float,
+        seconds: float,
+        longest: float = LONGEST_PAUSE,
+    ) -> None:
         """Execute what SQLite may refuse at once, whatever its timeout is, while another connection has the lock."""
         began, pause = time.monotonic(), FIRST_PAUSE
         while True:
@@ -264,16 +276,16 @@ class Database:
                 if now >= deadline:
                     raise StoreBusy(str(self.path), seconds) from None
             time.sleep(random.uniform(pause / 2, pause))
-            pause = next_pause(pause, now - began)
+            pause = next_pause(pause, now - began, longest)
 
     def _translated(self, error: sqlite3.Error, problem: str = "the database answered") -> TreadleError:
         return error_for(code_of(error), str(self.path), f"{problem} ({error})", _way_out(self.path))
 
 
-def next_pause(pause: float, waited: float) -> float:
+def next_pause(pause: float, waited: float, longest: float = LONGEST_PAUSE) -> float:
     """Longer and longer for a second, then shorter and shorter. The lock goes to the first that tries, and under load
     that must not always be the newest."""
-    return min(pause * 1.5, LONGEST_PAUSE / max(waited, 1.0))
+    return min(pause * 1.5, longest / max(waited, 1.0))
 
 
 def code_of(error: sqlite3.Error) -> str:
