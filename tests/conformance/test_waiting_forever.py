@@ -1,4 +1,4 @@
-"""A job that would wait for itself, directly or through others, fails instead."""
+"""A job that would wait for itself, directly or through others, fails or is refused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from tests.conformance.helpers import COMPLETED, FakeClock, ids, new_job, put, put_and_take, settle_one, take
-from tests.conformance.keyed_jobs import DEBOUNCE, REPLACE, STARTED, THROTTLE, call, keyed
+from tests.conformance.keyed_jobs import DEBOUNCE, REPLACE, STARTED, THROTTLE, call, keyed, waiting
 from treadle.codec import as_json
+from treadle.errors import BadOption
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import Outcome, OutcomeKind
 from treadle.steps import NewStep
@@ -127,3 +128,51 @@ def test_a_job_that_gathers_a_child_of_its_child_fails(store: Any) -> None:
     assert settle_one(store, claimed, gather(new_job("sub", after=(child.id,), origin=claimed.id)))
 
     assert "type 'sub': one of the subjob's parents waits for this job; leave" in store.get(claimed.id).error
+
+
+# Parents
+
+
+@pytest.mark.parametrize("rule", [REPLACE, DEBOUNCE], ids=["replace", "debounce"])
+@pytest.mark.parametrize("together", [False, True], ids=["stored", "new"])
+def test_a_job_that_would_replace_its_own_parent_is_refused(store: Any, rule: Any, together: bool) -> None:
+    """It would be held by a job that has ended, and that cannot be retried, because its key is held."""
+    parent = keyed(rule)
+    child = keyed(rule, after=(parent.id,))
+    before = [] if together else store.insert([parent])
+
+    with pytest.raises(BadOption, match=f"after='{parent.id}': this job would replace that one, because both have"):
+        store.insert([parent, child] if together else [child])
+
+    assert ids(before) == waiting(store)
+
+
+def test_a_successor_that_would_replace_its_own_parent_is_refused(store: Any) -> None:
+    call(store)
+    (running,) = take(store)
+    successor = call(store)
+
+    with pytest.raises(BadOption, match=f"after='{successor.id}'"):
+        call(store, after=(successor.id,))
+
+    assert settle_one(store, running, COMPLETED)
+    assert [successor.id] == ids(take(store))
+
+
+def test_a_job_that_runs_however_its_parent_ends_may_replace_it(store: Any) -> None:
+    parent = call(store)
+    child = call(store, after=(parent.id,), if_failed="run")
+
+    assert [child.id] == ids(take(store))
+    assert f"replaced by {child.id}" == store.get(parent.id).error
+
+
+def test_a_handler_that_enqueues_a_job_which_replaces_its_own_parent_fails(store: Any) -> None:
+    claimed = put_and_take(store)
+    parent = keyed()
+    follow_ups = parent, keyed(after=(parent.id,))
+
+    with pytest.raises(BadOption, match="leave the parent out"):
+        store.settle([(claimed, Outcome(OutcomeKind.COMPLETED, follow_ups=follow_ups))])
+
+    assert Status.PROCESSING is store.get(claimed.id).status

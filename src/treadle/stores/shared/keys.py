@@ -14,7 +14,7 @@ import msgspec
 
 from treadle.codec import as_json
 from treadle.dedupe import PLAIN, REPLACED_BY, KeyState, Place, Rule, due_at, read_rule
-from treadle.errors import KeyHeld
+from treadle.errors import BadOption, KeyHeld
 from treadle.job import NewJob, Status
 from treadle.stores.shared.ending import Ending, waiting_status
 from treadle.stores.transaction import KeysLocked, Rows, Transaction
@@ -86,6 +86,7 @@ class KeyTaker:
             self.holders[job.id] = state.holder
             return True
         now, runs = self._tx.now, state.place is Place.RUNNING
+        _refuse_replaced_parent(job, {state.successor, None if runs else state.holder})
         if state.place in (Place.FRESH, Place.WAITING) and not self._end(state.holder, job.id):
             return False
         if state.successor is not None:
@@ -111,6 +112,13 @@ class KeyTaker:
             return False
         self.replaced[id] = _replaced(id, by, *row)
         return True
+
+
+def _refuse_replaced_parent(job: NewJob, replaced: Collection[str | None]) -> None:
+    """Raise BadOption for a job that could not start: it cancels a parent whose retry needs the key."""
+    if job.if_failed != "run" and (parent := next((id for id in job.after if id in replaced), None)):
+        problem = "this job would replace that one, because both have the same dedupe key, and wait for it"
+        raise BadOption("after", parent, f"{problem}; give it another key, or leave the parent out")
 
 
 def _replaced(id: str, by: str, type: str, queue: str, parked: str) -> Ending:
