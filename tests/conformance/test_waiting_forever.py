@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.conformance.helpers import COMPLETED, FakeClock, ids, new_job, put, put_and_take, settle_one, take
@@ -174,5 +175,19 @@ def test_a_handler_that_enqueues_a_job_which_replaces_its_own_parent_fails(store
 
     with pytest.raises(BadOption, match="leave the parent out"):
         store.settle([(claimed, Outcome(OutcomeKind.COMPLETED, follow_ups=follow_ups))])
+
+    assert Status.PROCESSING is store.get(claimed.id).status
+
+
+@pytest.mark.parametrize("rule", [RETURN, THROTTLE, None], ids=["return", "throttle", "no key"])
+def test_a_handler_that_enqueues_jobs_which_wait_for_each_other_fails(store: Any, rule: Any) -> None:
+    """With a key in common, the first of them is the answer in place of its parent."""
+    claimed = put_and_take(store)
+    first, second = (new_job() if rule is None else keyed(rule) for _ in range(2))
+    first = msgspec.structs.replace(first, after=(second.id,))
+    second = second if rule is not None else msgspec.structs.replace(second, after=(first.id,))
+
+    with pytest.raises(BadOption, match="leave one parent out"):
+        store.settle([(claimed, Outcome(OutcomeKind.COMPLETED, follow_ups=(first, second)))])
 
     assert Status.PROCESSING is store.get(claimed.id).status

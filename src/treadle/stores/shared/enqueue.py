@@ -17,7 +17,7 @@ from treadle.stores.shared import batches, read
 from treadle.stores.shared.ending import end_waiting
 from treadle.stores.shared.keys import KeyTaker
 from treadle.stores.shared.stats import tally
-from treadle.stores.shared.waiting import check_parents, wait_for_parents
+from treadle.stores.shared.waiting import check_parents, refuse_cycles, wait_for_parents
 from treadle.stores.transaction import Transaction
 
 
@@ -37,6 +37,8 @@ def insert_unchecked(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 
 def _store(tx: Transaction, jobs: Sequence[NewJob], unchecked: bool) -> None:
     children = [job for job in jobs if job.after]
+    if children:
+        refuse_cycles(children, jobs)
     if children and not unchecked:
         check_parents(tx, children, jobs)
     tally(tx, tx.insert(jobs))

@@ -35,12 +35,10 @@ MOST_WAITS = 1_000
 
 
 def check_parents(tx: Transaction, children: Sequence[NewJob], jobs: Sequence[NewJob]) -> None:
-    """Raise BadOption if a parent does not exist, belongs to another tenant, or waits for its child. `jobs`: all that
-    are stored now, which may be parents, too."""
+    """Raise BadOption if a parent does not exist, or belongs to another tenant. `jobs`: all that are stored now, which
+    may be parents, too."""
     tenants = {job.id: job.tenant for job in jobs}
     wanted = sorted({id for child in children for id in child.after if id not in tenants and is_id(id)})
-    # Only new jobs can wait for each other: a stored one has its parents already.
-    _refuse_cycles({child.id: [id for id in child.after if id in tenants] for child in children})
     for tenant, ids in tx.execute(tx.sql.PARENTS_OF_NEW, {"ids": as_json(wanted)}) if wanted else ():
         tenants.update(dict.fromkeys(codec.decode(ids), tenant))
     for child in children:
@@ -48,9 +46,11 @@ def check_parents(tx: Transaction, children: Sequence[NewJob], jobs: Sequence[Ne
             refuse_parent(id, tenants.get(id), child)
 
 
-def _refuse_cycles(parents: Mapping[str, Sequence[str]]) -> None:
+def refuse_cycles(children: Sequence[NewJob], jobs: Sequence[NewJob]) -> None:
+    """Raise BadOption if a parent waits for its child. Only new jobs can: a stored one has its parents already."""
+    new = {job.id for job in jobs}
     try:
-        TopologicalSorter(parents).prepare()
+        TopologicalSorter({child.id: [id for id in child.after if id in new] for child in children}).prepare()
     except CycleError as error:
         way_out = "each of these jobs waits for the one before it, and the first for the last; leave one parent out"
         raise BadOption("after", error.args[1], way_out) from None
