@@ -35,6 +35,8 @@ STALLS = 10_000
 UNKNOWN_SECONDS = 15
 """After this time, another worker may know the type of a job."""
 REPORT_SECONDS = 1.0
+ANSWER_SECONDS = 5.0
+"""How long Redis may take for an answer, if the URL has no `socket_timeout`."""
 ENDING_SECONDS = 3.0
 """Seconds that handlers have after the grace, when they are asked to stop."""
 
@@ -88,12 +90,22 @@ class Consumer:
             "runRetryDelay": 1000,
         }
         self._worker: Any = bullmq.Worker(queue, cast(Any, None), settings)
+        self._allow_long_waits()
         self._worker.on("error", lambda error, *_: log.warning("queue %s: %s", queue, error))
         self._worker.on("lockRenewalFailed", self._lost)
         self.running: dict[str, Attempt] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._unknown: set[str] = set()
         self._stopping = self._releasing = False
+
+    def _allow_long_waits(self) -> None:
+        """Redis answers after up to 10 seconds when the worker waits for a job. redis-py 8 reconnects after 5, if the
+        URL has no other timeout, and pauses before that: longer each time, and then nothing waits for a job."""
+        options = self._worker.bclient.connection_pool.connection_kwargs
+        timeout = (options.get("socket_timeout") or ANSWER_SECONDS) + self._worker.maximumBlockTimeout
+        options["socket_timeout"] = timeout
+        if "orig_socket_timeout" in options:  # what redis-py returns to after a maintenance of the server
+            options["orig_socket_timeout"] = timeout
 
     async def work(self) -> None:
         """Take jobs and start them, until it is stopped."""
