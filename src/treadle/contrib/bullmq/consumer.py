@@ -39,6 +39,17 @@ ANSWER_SECONDS = 5.0
 """How long Redis may take for an answer, if the URL has no `socket_timeout`."""
 ENDING_SECONDS = 3.0
 """Seconds that handlers have after the grace, when they are asked to stop."""
+CANCEL_SECONDS = 0.1
+"""After this time, a task that still runs is cancelled again."""
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel them until they have ended. Once is not enough: `asyncio.wait_for` of Python 3.11 ignores a cancellation
+    if what it waits for has just ended, and redis-py sends each command with it."""
+    while left := [task for task in tasks if not task.done()]:
+        for task in left:
+            task.cancel()
+        await asyncio.wait(left, timeout=CANCEL_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -126,28 +137,28 @@ class Consumer:
                     break
             while self._tasks:  # locks are renewed until the last one has ended
                 await asyncio.wait(self._tasks)
-            for chore in chores:
-                chore.cancel()
+            await _cancel(chores)
 
     async def _next(self, token: str) -> Any:
         """The next job; None if there was none for some seconds, or Redis does not answer."""
-        worker = self._worker
-        return await worker.retryIfFailed(
-            lambda: worker.getNextJob(token), {"delay_in_ms": 1000, "only_emit_error": True}
-        )
+
+        async def take() -> Any:  # it is called again after errors, and that may be after the stop
+            return None if self._stopping else await self._worker.getNextJob(token)
+
+        return await self._worker.retryIfFailed(take, {"delay_in_ms": 1000, "only_emit_error": True})
 
     async def stop(self, grace: float, working: asyncio.Task[None]) -> int:
         """Take no more jobs, and let the running ones end. Returns how many handlers were left behind."""
         self._stopping = self._worker.closing = True
-        if self._worker.waiting is not None:
-            self._worker.waiting.cancel()
+        waiting = [] if self._worker.waiting is None else [self._worker.waiting]
+        cancelling = asyncio.create_task(_cancel(waiting))
         await asyncio.wait([working], timeout=grace)
         self._releasing = True
         for attempt in list(self.running.values()):
             attempt.stop(StopReason.RELEASED)
         await asyncio.wait([working], timeout=ENDING_SECONDS)
         threads = [attempt for attempt in self.running.values() if attempt.cancel is None]
-        rest = {working, *self._tasks}
+        rest = {working, cancelling, *self._tasks}
         for task in rest:
             task.cancel()
         await asyncio.wait(rest, timeout=ENDING_SECONDS)  # some settle nevertheless, and need the connection
