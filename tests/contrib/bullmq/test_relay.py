@@ -27,6 +27,14 @@ def td(bench: Bench, postgres_databases: Databases) -> Iterator[Treadle]:
     app.close()
 
 
+@pytest.fixture
+def relay_here(bench: Bench, td: Treadle) -> Iterator[Relay]:
+    """A relay in the test's own process."""
+    made = Relay(td, bench.redis, types=["work"])
+    yield made
+    made.close()
+
+
 def in_redis(bench: Bench) -> set[str]:
     return {key.rpartition(":")[2] for key in bench.server.client.scan_iter("bull:default:*-*-*-*-*", 1000)}
 
@@ -79,42 +87,40 @@ def test_while_redis_is_down_jobs_wait(bench: Bench, td: Treadle) -> None:
 
 
 @pytest.mark.parametrize("setting", ["maxmemory", "min-replicas-to-write"])
-def test_while_redis_refuses_jobs_wait(bench: Bench, td: Treadle, setting: str) -> None:
+def test_while_redis_refuses_jobs_wait(bench: Bench, td: Treadle, relay_here: Relay, setting: str) -> None:
     """It is full, or has too few replicas."""
-    id, relay = transaction(bench, td, 1, commit=True), Relay(td, bench.redis, types=["work"])
+    id = transaction(bench, td, 1, commit=True)
     bench.server.client.config_set(setting, 1)
     try:
-        relay.tick()
+        relay_here.tick()
     finally:
         bench.server.client.config_set(setting, 0)
     job = td.get(id)
     assert job is not None
     assert (job.snoozes, job.attempts) == (1, 0)
     td.run_now(id)
-    relay.tick()
+    relay_here.tick()
     assert in_redis(bench) == {id}
 
 
-def test_a_dedupe_key_is_held_in_redis(bench: Bench, td: Treadle) -> None:
+def test_a_dedupe_key_is_held_in_redis(bench: Bench, td: Treadle, relay_here: Relay) -> None:
     """In the database, the first has completed when it is in Redis, and holds it no longer."""
-    relay = Relay(td, bench.redis, types=["work"])
     plain, early = Dedupe("k"), Dedupe("k", until="started")
     jobs = []
     for tenant, key in [("acme", plain), ("acme", plain), ("beta", plain), ("acme", early)]:
         jobs.append(td.enqueue("work", {"n": 1}, tenant=tenant, dedupe=key))
-        relay.tick()
+        relay_here.tick()
     first, second, *others = (job.id for job in jobs)
     assert in_redis(bench) == {first, *others}
     assert td.result(second) == {"queue": "default", "holder": first}
 
 
-def test_a_job_with_parents_or_a_batch_fails_at_once(bench: Bench, td: Treadle) -> None:
-    relay = Relay(td, bench.redis, types=["work"])
+def test_a_job_with_parents_or_a_batch_fails_at_once(bench: Bench, td: Treadle, relay_here: Relay) -> None:
     parent = td.enqueue("work", {"n": 1})
     child = td.enqueue("work", {"n": 2}, after=parent)
     with td.batch("b") as batch:
         member = batch.add(td.request("work", {"n": 3}))
-    while relay.tick().ran:
+    while relay_here.tick().ran:
         pass
     assert in_redis(bench) == {parent.id}
     for id, what in ((child.id, "after="), (member.id, "a batch")):
@@ -122,6 +128,30 @@ def test_a_job_with_parents_or_a_batch_fails_at_once(bench: Bench, td: Treadle) 
         assert job is not None
         assert (job.status, job.attempts) == ("failed", 1)
         assert f"a request for 'work' has {what}: BullMQ cannot keep that promise" in str(job.error)
+
+
+def test_close_also_closes_the_connection_to_redis(bench: Bench, td: Treadle, relay_here: Relay) -> None:
+    def connections() -> set[str]:
+        return {client["id"] for client in bench.server.client.client_list()}
+
+    before, of_a_user = connections(), Bull(bench.redis)
+    td.enqueue("work", {"n": 1})
+    relay_here.tick()
+    assert connections() - before
+    relay_here.close()
+    eventually(lambda: connections() <= before)
+
+    td.enqueue("work", {"n": 2})  # it reconnects
+    relay_here.tick()
+    relay_here.close()
+    assert len(in_redis(bench)) == 2
+
+    other = Relay(td, bench.redis, types=["work"], bull=of_a_user)
+    td.enqueue("work", {"n": 3})
+    other.tick()
+    other.close()
+    assert connections() - before
+    of_a_user.close()
 
 
 def test_what_bullmq_cannot_keep_is_refused_at_start(bench: Bench) -> None:

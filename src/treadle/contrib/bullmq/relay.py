@@ -53,12 +53,18 @@ class Relay(Treadle):
         super().__init__(app.store.url, retention=app.retention)
         self._use(app.store)
         self.redactor = app.redactor
-        self._bull = bull or Bull(redis_url, app)
+        self._bull, self._owns_bull = bull or Bull(redis_url, app), bull is None
         names = [one if isinstance(one, str) else one.job_type.name for one in types]
         if not names:
             raise BadOption("types", types, "name the types that it forwards")
         for name in names:
             self._forward(app, name)
+
+    def close(self) -> None:
+        """Close all connections, to Redis too; those of a `bull` of yours are left to you. It reconnects if used."""
+        super().close()
+        if self._owns_bull:
+            self._bull.close()
 
     def _forward(self, app: Treadle, name: str) -> None:
         """Its policy is that of the real type, because producers by name follow what workers publish."""
