@@ -134,7 +134,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
     start_by: datetime | None = None
     """If it is not started by then, it is cancelled. None once it has started, and if it has no such limit."""
     waits_for_key: bool = False
-    """Whether it waits until the holder of its dedupe key has ended, whatever its run_at is."""
+    """Whether it waits until the holder of its dedupe key has ended, whatever its run_at is. Not if it is blocked."""
     origin: str | None = None
     """The id of the job whose handler started it."""
     batch: str | None = None

@@ -158,10 +158,12 @@ def check_keys(store: Any) -> None:
     ended = {row[0] for row in select(store, "SELECT id FROM treadle.finished")}
     jobs = {row[0]: row[1:] for row in select(store, "SELECT id, tenant, dedupe, dedupe_rule FROM treadle.jobs")}
     parked = {row[0] for row in select(store, "SELECT id FROM treadle.ready WHERE parked = 'key'")}
+    blocked = {row[0] for row in select(store, "SELECT id FROM treadle.ready WHERE parked = 'wait'")}
     holders = {id: (tenant, key) for tenant, key, id, _, expires_at in keys if expires_at is None or id in jobs}
     assert all(jobs[id][:2] == key for id, key in holders.items())  # a throttled key outlives a job that is deleted
     assert not [id for *_, id, _, expires_at in keys if id in ended and expires_at is None]
-    assert parked == {successor for *_, successor, _ in keys if successor is not None}
+    successors = {successor for *_, successor, _ in keys if successor is not None}
+    assert parked == successors - blocked
     plain = {id for id, (_, key, rule) in jobs.items() if key is not None and rule is None and id not in ended}
     assert plain <= holders.keys()
 

@@ -22,7 +22,7 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from tests.conformance.keyed_jobs import STARTED, keyed
+from tests.conformance.keyed_jobs import STARTED, THROTTLE, call, keyed
 from treadle.codec import as_json
 from treadle.errors import BadOption, LeaseLost, StoreBusy, WrongStatus
 from treadle.job import ClaimedJob, Job, Status
@@ -113,6 +113,22 @@ def test_a_cancelled_parent_counts_as_failed(store: Any) -> None:
         pass
     assert [status(store, job) for job in (child, grandchild)] == [Status.CANCELLED] * 2
     assert store.get(child.id).error == f"its parent {parent.id} cancelled"
+
+
+def test_a_child_that_has_lost_its_throttled_key_is_cancelled_when_its_parent_fails(
+    store: Any, clock: FakeClock
+) -> None:
+    parent = put(store)
+    child = call(store, THROTTLE, after=(parent.id,), if_failed="cancel")
+    clock.advance(3601)
+    other = call(store, THROTTLE)
+
+    claimed = {one.id: one for one in take(store)}
+    assert settle_one(store, claimed[parent.id], FAILED)
+    assert take(store) == []
+
+    assert status(store, child) is Status.CANCELLED
+    assert status(store, other) is Status.PROCESSING
 
 
 def test_a_retried_parent_lets_its_children_go_on(store: Any) -> None:

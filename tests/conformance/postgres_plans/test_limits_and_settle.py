@@ -134,3 +134,15 @@ def test_waits_for_jobs_that_have_ended_are_found_by_what_they_wait_for(explain)
 
     check(explain(Transaction.sql.WAITERS_OF_ENDED, whats), 4 * BATCH)
     check(explain(Transaction.sql.MEET_ENDED, {**whats, "ids": json.dumps(child)}), 6 * BATCH)
+
+
+def test_a_match_finds_keys_by_the_ids_of_jobs(explain):
+    """All keys of these jobs have successors."""
+    ids = waiting(explain, BATCH)
+    these = {"ids": json.dumps(ids)}
+    explain.connection.execute("UPDATE treadle.ready SET parked = 'wait' WHERE id = ANY(%s::uuid[])", [ids])
+
+    check(explain(Transaction.sql.LOCK_WAITING, these), 5 * BATCH)
+    explain.connection.execute("UPDATE treadle.dedupe SET successor = id WHERE id = ANY(%s::uuid[])", [ids])
+    check(explain(Transaction.sql.SUCCESSORS, these), 5 * BATCH)
+    check(explain(Transaction.sql.LOCK_SUCCESSORS, these), 5 * BATCH)

@@ -186,9 +186,10 @@ SELECT *, 0 FROM ({_SIGNAL}) s WHERE NOT EXISTS (SELECT 1 FROM added)
 """
 
 # Let jobs go that wait for signals that have arrived, as MEET, ADD_STEPS and LET_GO do it: those that wait for nothing
-# else. (If such a wait ends before its job is locked, the job no longer waits, which is seen.) Notify the workers of
-# those that this one does not claim. The answer: how many arrivals and jobs. If a crash loses this, it is done again,
-# and the claim that follows waits for the disk: so this does not.
+# else. (If such a wait ends before its job is locked, the job no longer waits, which is seen. Their handlers have run:
+# none of them has to wait for its dedupe key.) Notify the workers of those that this one does not claim. The answer:
+# how many arrivals and jobs. If a crash loses this, it is done again, and the claim that follows waits for the disk: so
+# this does not.
 MATCH_SIGNALS = f"""
 WITH taken AS MATERIALIZED (
     SELECT ctid AS place, tenant, what, kind FROM treadle.arrivals WHERE at <= :now

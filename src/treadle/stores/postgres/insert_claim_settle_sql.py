@@ -345,7 +345,7 @@ SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel
   FROM gone
 """
 
-# Release the keys of jobs that have ended. A successor takes the key, and waits no longer. A key that another
+# Release the keys of jobs that have ended. A successor takes it, and waits for its parents only. A key that another
 # transaction has locked stays as it is, and so does a throttled one. A rule that was broken by hand must not fail this.
 # The answer: a row with a 1 for each that was released, and one with its queue for each successor.
 RELEASE_KEYS = f"""

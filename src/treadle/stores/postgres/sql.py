@@ -115,12 +115,12 @@ class PostgresStatements(Statements):
 
     # ---- jobs that were not started in time
 
-    # The first of them: what each is, how long it had, and whether it holds a dedupe key. One that another transaction
-    # has locked is left alone.
+    # The first of them: what each is, how long it had, and whether it has a dedupe key or comes next. One that another
+    # transaction has locked is left alone.
     EXPIRED = """
     SELECT r.id::text, r.type, r.queue, r.parked, r.start_by - r.run_at,
            EXISTS (SELECT 1 FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
-                    WHERE j.id = r.id AND j.tenant = r.tenant AND d.id = r.id)
+                    WHERE j.id = r.id AND j.tenant = r.tenant AND r.id IN (d.id, d.successor))
       FROM treadle.ready r WHERE start_by <= :now AND parked <> 'key'
      ORDER BY start_by LIMIT :limit FOR UPDATE OF r SKIP LOCKED
     """
@@ -132,6 +132,17 @@ class PostgresStatements(Statements):
          CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p
                               WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
        FOR UPDATE SKIP LOCKED
+    """
+    # Lock the keys under which these come next. A row that nothing changes in is written all the same: RELEASE_KEYS may
+    # have looked before this, and lock it after the commit. A new version tells it to look again.
+    LOCK_SUCCESSORS = f"""
+    UPDATE treadle.dedupe SET successor = successor WHERE ctid = ANY(ARRAY(
+        SELECT d.place
+          FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {THESE} OFFSET 0) j
+         CROSS JOIN LATERAL (SELECT p.ctid AS place FROM treadle.dedupe p
+                              WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.successor = j.id
+                              LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) d))
+    RETURNING successor::text
     """
     # End jobs that wait. [[id, status, error], …]
     FINISH_WAITING = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle.codec import as_json
 from treadle.job import Status, expired_error
+from treadle.stores.shared import keys
 from treadle.stores.shared.ending import Ending, end_waiting, waiting_status
 from treadle.stores.transaction import Transaction
 
@@ -19,21 +20,24 @@ def expire(tx: Transaction, limit: int) -> int:
     It waits for no other transaction: a claim does it, and must not stop because a user has locked a dedupe key.
     """
     found = tx.execute(tx.sql.EXPIRED, {"now": tx.now, "limit": limit}).fetchall()
-    locked = lock_keys(tx, [id for id, *_, keyed in found if keyed])
+    keyed = [id for id, *_, keyed in found if keyed]
+    behind, busy = keys.lock_successors(tx, keyed)
+    locked = lock_keys(tx, [id for id in keyed if id not in behind | busy])
     ended = [
         Ending(id, type, queue, waiting_status(parked), Status.CANCELLED, expired_error(within))
         for id, type, queue, parked, within, keyed in found
-        if not keyed or id in locked
+        if not keyed or id in locked | behind
     ]
     if ended:
         end_waiting(tx, ended)
+    keys.drop_successors(tx, behind)
     if locked:
         tx.release_keys(sorted(locked))
     return len(ended)
 
 
 def lock_keys(tx: Transaction, ids: list[str]) -> set[str]:
-    """Of the jobs with a dedupe key those whose key is ours now, so that its release waits for nobody."""
+    """Of the jobs that hold a dedupe key those whose key is ours now, so that its release waits for nobody."""
     if not ids or not tx.sql.LOCK_FREE_KEYS:
         return set(ids)
     return {row[0] for row in tx.execute(tx.sql.LOCK_FREE_KEYS, {"ids": as_json(ids)})}

@@ -8,7 +8,7 @@ for long: a claim needs no key and skips locked jobs, and a settle sets aside th
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -224,8 +224,33 @@ def drop_held(tx: Transaction, held: Sequence[Any]) -> None:
 
 def drop(tx: Transaction, id: str) -> None:
     """A waiting job ends: it holds no key, and waits behind none."""
-    tx.execute(tx.sql.DROP_SUCCESSOR, {"id": id})
+    drop_successors(tx, [id])
     release(tx, [id])
+
+
+def drop_successors(tx: Transaction, ids: Collection[str]) -> None:
+    """Waiting jobs end, and nobody waits behind the holders of their keys."""
+    for id in sorted(ids):
+        tx.execute(tx.sql.DROP_SUCCESSOR, {"id": id})
+
+
+class Successors(NamedTuple):
+    """Waiting jobs, which this transaction has locked, behind the holders of their keys."""
+
+    ours: set[str]
+    """Nobody else passes their keys on to them until we commit."""
+    busy: set[str]
+    """Other transactions have locked their keys."""
+
+
+def lock_successors(tx: Transaction, ids: Sequence[str]) -> Successors:
+    """Of these the successors. Waits for nobody. One that is none now will never be one again."""
+    if not ids:
+        return Successors(set(), set())
+    these = {"ids": as_json(ids)}
+    locked = {row[0] for row in tx.execute(tx.sql.LOCK_SUCCESSORS, these)} if tx.sql.LOCK_SUCCESSORS else set(ids)
+    behind = {row[0] for row in tx.execute(tx.sql.SUCCESSORS, these)}  # of those not locked, as it is after the locks
+    return Successors(behind & locked, behind - locked)
 
 
 def retake(tx: Transaction, id: str) -> None:

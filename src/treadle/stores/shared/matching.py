@@ -24,6 +24,7 @@ from treadle.stores.rows import Claim, Due
 from treadle.stores.shared.closing import close
 from treadle.stores.shared.ending import Ending, end_waiting
 from treadle.stores.shared.expiry import lock_keys
+from treadle.stores.shared.keys import drop_successors, lock_successors
 from treadle.stores.shared.stats import tally
 from treadle.stores.shared.steps import NewRow, add_steps
 from treadle.stores.transaction import Connections, Transaction
@@ -174,14 +175,17 @@ def _match_waiters(tx: Transaction, waiters: Waiters) -> tuple[set[str], int]:
         return set(), 0
     these = {"ids": as_json(sorted(ids))}
     locked = {row[0]: row for row in tx.execute(tx.sql.LOCK_WAITING, these)}
+    behind, passed_on = lock_successors(tx, [id for id, row in locked.items() if row[3] == "successor"])
+    for id in passed_on:
+        del locked[id]
     waiting = {row[0] for row in tx.execute(tx.sql.WAITING, these)} if len(locked) < len(ids) else locked.keys()
     if waiters.ended:
         row = {"ids": as_json(list(locked)), "whats": as_json(sorted(waiters.ended)), "limit": MOST_MATCHED + 1}
         tx.execute(tx.sql.MEET_ENDED, row)
     states = _states(tx, [wait for wait in waiters.waits if wait[0] in locked])
     some = _states_of_jobs(tx, [id for id in waiters.whole if id in locked])
-    busy = _decide(tx, list(dict.fromkeys(states + some)), locked)
-    _let_go(tx, [id for id in locked if id not in busy])
+    busy = _decide(tx, list(dict.fromkeys(states + some)), locked, behind)
+    _let_go(tx, [id for id in locked if id not in busy], behind)
     more = {id for id in waiters.whole if id >= some[-1].id} if len(some) == MOST_MATCHED else set[str]()
     left = (waiting - locked.keys()) | busy | more
     return left, len(ids - left) + sum(state.id not in busy for state in some)
@@ -198,8 +202,9 @@ def _states_of_jobs(tx: Transaction, ids: Sequence[str]) -> list[WaitState]:
     return [WaitState(*row) for row in tx.execute(tx.sql.STATES_OF_JOBS, row)] if ids else []
 
 
-def _decide(tx: Transaction, states: Sequence[WaitState], locked: dict[str, Any]) -> set[str]:
-    """Write which waits are over, and how. Return the jobs that could not be cancelled now."""
+def _decide(tx: Transaction, states: Sequence[WaitState], locked: dict[str, Any], behind: AbstractSet[str]) -> set[str]:
+    """Write which waits are over, and how. Return the jobs that could not be cancelled now. `behind`: the successors of
+    those that hold their dedupe keys."""
     over: list[tuple[str, str, str, str]] = []
     steps: list[NewRow] = []
     failed: dict[str, WaitState] = {}
@@ -215,12 +220,14 @@ def _decide(tx: Transaction, states: Sequence[WaitState], locked: dict[str, Any]
     if over:
         tx.execute(tx.sql.MEET, {"rows": as_json(over)})
     add_steps(tx, steps)
-    return _cancel(tx, failed, locked) if failed else set()
+    return _cancel(tx, failed, locked, behind) if failed else set()
 
 
-def _cancel(tx: Transaction, failed: dict[str, WaitState], locked: dict[str, Any]) -> set[str]:
+def _cancel(
+    tx: Transaction, failed: dict[str, WaitState], locked: dict[str, Any], behind: AbstractSet[str]
+) -> set[str]:
     """Cancel jobs because a parent has failed. Return those whose dedupe keys other transactions have locked."""
-    keyed = [id for id in failed if locked[id][3]]
+    keyed = [id for id in failed if locked[id][3] and id not in behind]
     ours = lock_keys(tx, keyed)
     busy = {id for id in keyed if id not in ours}
     endings = [
@@ -237,14 +244,21 @@ def _cancel(tx: Transaction, failed: dict[str, WaitState], locked: dict[str, Any
     ]
     if endings:
         end_waiting(tx, endings)
+    drop_successors(tx, behind & failed.keys())
     if ours:
         tx.release_keys(sorted(ours))
     return busy
 
 
-def _let_go(tx: Transaction, ids: Sequence[str]) -> None:
-    gone = Counter(tx.execute(tx.sql.LET_GO, {"ids": as_json(ids), "now": tx.now}).fetchall()) if ids else {}
-    for queue in sorted({queue for _, queue in gone}):
+def _let_go(tx: Transaction, ids: Sequence[str], behind: AbstractSet[str]) -> None:
+    """Those that wait for nothing else may run, or wait `behind` others for their dedupe keys."""
+    may_run = _gone(tx, tx.sql.LET_GO, [id for id in ids if id not in behind])
+    for queue in sorted({queue for _, queue in may_run}):
         tx.job_waits(queue)
+    gone = may_run + _gone(tx, tx.sql.LET_GO_BEHIND, [id for id in ids if id in behind])
     moved = (Status.BLOCKED, -1), (Status.PENDING, 1)
     tally(tx, [(status, *key, sign * n) for key, n in gone.items() for status, sign in moved])
+
+
+def _gone(tx: Transaction, how: str, ids: Sequence[str]) -> Counter[tuple[str, str]]:
+    return Counter(tx.execute(how, {"ids": as_json(ids), "now": tx.now}).fetchall() if ids else ())

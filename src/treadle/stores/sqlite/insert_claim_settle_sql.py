@@ -273,8 +273,8 @@ SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.
 
 DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
 
-# Release the keys of jobs that have ended: a successor waits no longer, and takes the key. A throttled key stays. A
-# rule that was broken by hand is the plain one, as in dedupe.py.
+# Release the keys of jobs that have ended: a successor takes the key, and waits for its parents only. A throttled key
+# stays. A rule that was broken by hand is the plain one, as in dedupe.py.
 _OF_THESE = "successor IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))"
 RELEASE_KEYS = (
     f"""

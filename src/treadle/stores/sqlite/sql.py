@@ -101,6 +101,7 @@ class SQLiteStatements(Statements):
     """
     # Lock their keys: nothing to do here, because the one writer locks everything.
     LOCK_FREE_KEYS = ""
+    LOCK_SUCCESSORS = ""
     # End jobs that wait. [[id, status, error], …]
     FINISH_WAITING = """
     INSERT INTO treadle_finished

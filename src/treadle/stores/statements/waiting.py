@@ -166,11 +166,15 @@ class Waiting:
         SELECT DISTINCT what FROM treadle.waits
          WHERE what = {_THESE_WHATS} AND id = {THESE} AND met = 0
     """
-    # Those that still wait; and the ones that no other transaction has locked, with what each is.
+    # Those that still wait; and the ones that no other transaction has locked, with what each is, and whether it holds
+    # its dedupe key, or comes next and was never started. (That as a value, as in BEHIND.)
     WAITING = f"SELECT id::text FROM treadle.ready WHERE id = {THESE} AND parked = 'wait'"
     LOCK_WAITING = f"""
-        SELECT id::text, type, queue, EXISTS (
-               SELECT 1 FROM treadle.jobs j WHERE j.id = r.id AND j.tenant = r.tenant AND j.dedupe IS NOT NULL)
+        SELECT id::text, type, queue, (
+               SELECT (SELECT CASE WHEN d.id = j.id THEN 'holder' WHEN r.forgiven IS NULL THEN 'successor' END
+                         FROM treadle.dedupe d
+                        WHERE d.tenant = j.tenant AND d.key = j.dedupe AND j.id IN (d.id, d.successor))
+                 FROM treadle.jobs j WHERE j.id = r.id AND j.tenant = r.tenant)
           FROM treadle.ready r WHERE id = {THESE} AND parked = 'wait' ORDER BY id FOR UPDATE OF r SKIP LOCKED
     """
     # As WaitState has it: these waits, or those of these jobs that may be over.
@@ -214,6 +218,15 @@ class Waiting:
                 ORDER BY w.what DESC LIMIT 1) IS NULL
         RETURNING type, queue
     """
+    # ... and have to wait until the holders of their dedupe keys have ended.
+    LET_GO_BEHIND = LET_GO.replace("parked = ''", "parked = 'key'")
+    # The jobs of these that come next under their dedupe keys. (As in BEHIND.)
+    SUCCESSORS = f"""
+        SELECT j.id::text FROM treadle.jobs j
+         WHERE j.id = {THESE} AND j.id = (
+               SELECT d.successor FROM treadle.dedupe d WHERE d.tenant = j.tenant AND d.key = j.dedupe)
+    """
+
     # ---- signals
 
     ADD_SIGNAL = """

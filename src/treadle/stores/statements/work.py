@@ -47,8 +47,11 @@ class Work:
     """
     # A job that waits, which nobody else can claim or end.
     LOCK_READY = "SELECT type, queue, parked FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
-    # A successor is parked until the holder of its key has ended. Then it waits for its time only.
-    PARK_SUCCESSOR = "UPDATE treadle.ready SET parked = 'key' WHERE id = CAST(CAST(:id AS text) AS uuid)"
+    # A successor is parked until the holder of its key has ended. Then it waits for its time only. One that waits for
+    # its parents stays blocked: if these end first, LET_GO_BEHIND parks it.
+    PARK_SUCCESSOR = """
+        UPDATE treadle.ready SET parked = 'key' WHERE id = CAST(CAST(:id AS text) AS uuid) AND parked <> 'wait'
+    """
     WAKE_SUCCESSOR = """
         UPDATE treadle.ready SET parked = '', updated_at = CAST(:now AS bigint)
          WHERE id = CAST(CAST(:successor AS text) AS uuid) AND parked = 'key' RETURNING queue
