@@ -12,7 +12,7 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from tests.conformance.helpers import FINAL_OUTCOMES, ids, new_job
 from tests.conformance.known import Known, KnownStep, KnownWait
-from tests.conformance.model_keys import ANSWERING_RULES, KEYS
+from tests.conformance.model_keys import KEYS, RULES
 from tests.conformance.store_machine import OUTCOMES, QUEUES, TENANTS, TYPES, WORKERS, StoreMachine
 from treadle.clock import SECOND
 from treadle.codec import as_json
@@ -46,7 +46,7 @@ class DurableMachine(StoreMachine):
         queue=st.sampled_from(QUEUES),
         delay=st.sampled_from([0, 0, 3 * SECOND]),
         key=st.sampled_from([None, None, *KEYS]),
-        rule=st.sampled_from(ANSWERING_RULES),
+        rule=st.sampled_from(RULES),
         within=st.sampled_from([None, None, None, 4 * SECOND]),
         if_failed=st.sampled_from(IF_FAILED),
         again=st.booleans(),
@@ -68,6 +68,10 @@ class DurableMachine(StoreMachine):
         known = Known(key=key, run_at=due, start_by=within and due + within, status=Status.BLOCKED, **options)
         waits = {(id, ""): KnownWait("parent", if_failed) for id in parents}
         new = new_job(after=tuple(parents), if_failed=if_failed, **how, **options)
+        if if_failed != "run" and self.replaces_a_parent(new):
+            with pytest.raises(BadOption):
+                self.store.insert([new])
+            return
         self.enqueue(new, replace(known, waits=waits), again=again)
 
     @rule(name=st.sampled_from(SIGNALS), tenant=st.sampled_from(TENANTS), value=VALUES)

@@ -12,11 +12,12 @@ from hypothesis.stateful import RULE_MARKER, initialize, precondition, rule
 from tests.conformance.durable_machine import DurableMachine
 from tests.conformance.helpers import RETRIED, ids, new_job
 from tests.conformance.known import Known
-from tests.conformance.model_keys import RULES
+from tests.conformance.model_keys import REPLACING, RULES
 from tests.conformance.model_limits import HELD_BACK
 from tests.conformance.store_machine import OUTCOMES, TENANTS, StoreMachine
 from treadle.clock import SECOND
 from treadle.outcome import COMPLETED, UNSTARTED
+from treadle.waits import IF_FAILED
 
 RATE_OUTCOMES = (COMPLETED, RETRIED, UNSTARTED, UNSTARTED, *HELD_BACK)
 
@@ -92,6 +93,38 @@ class KeyMachine(Working):
             self.clock.advance(later)
 
     @rule(data=st.data(), most=st.integers(1, 2), later=st.sampled_from([0, 0, 1, 3]))
+    def work(self, data: st.DataObject, most: int, later: int) -> None:
+        self.claim_and_settle(data, most, later, OUTCOMES)
+
+
+@only("match", "settle", "cancel", "retry", "expire")
+class SuccessorMachine(Working, DurableMachine):
+    """Jobs wait for their parents and for one key."""
+
+    @rule(
+        data=st.data(),
+        n=st.integers(1, 3),
+        within=st.sampled_from([None, None, 4 * SECOND]),
+        if_failed=st.sampled_from(IF_FAILED),
+        again=st.booleans(),
+    )
+    def call(self, data: st.DataObject, n: int, if_failed: str, **how: Any) -> None:
+        """Enqueue with the key, some times in a row: children, and jobs without parents."""
+        how |= {"key": "k", "type": "plain", "delay": 0, "batched": False}
+        for _ in range(n):
+            rule = data.draw(st.sampled_from(RULES[-len(REPLACING) :]))
+            if data.draw(st.integers(0, 2)):
+                self.insert_child(data=data, rule=rule, if_failed=if_failed, queue="q", **how)
+            else:
+                self.insert_with_key(rule=rule, tenant="", priority=1, **how)
+
+    @rule(most=st.integers(1, 3), later=st.sampled_from([0, 0, 1, 3]))
+    def start(self, most: int, later: int) -> None:
+        """Let jobs run while others are enqueued."""
+        self.clock.advance(later)
+        self.claim(most=most, worker="", types=None, matched=True)
+
+    @rule(data=st.data(), most=st.integers(1, 3), later=st.sampled_from([0, 0, 1, 3]))
     def work(self, data: st.DataObject, most: int, later: int) -> None:
         self.claim_and_settle(data, most, later, OUTCOMES)
 

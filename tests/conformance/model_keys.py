@@ -36,9 +36,7 @@ def as_text(options: dict[str, Any]) -> str | None:
     return rule_text(Dedupe("k", **options))
 
 
-ANSWERING_RULES = tuple(map(as_text, OTHERS))
-"""Those for which a held key means that nothing is stored. A job with parents has no other ones."""
-RULES = (*ANSWERING_RULES, *map(as_text, REPLACING))
+RULES = tuple(map(as_text, (*OTHERS, *REPLACING)))
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,13 @@ class Keys:
             return new.id
         return None if rule.mode == "reject" else key.holder
 
+    def replaces_a_parent(self, new: NewJob) -> bool:
+        """Whether it would end one of its own parents."""
+        key, rule = self.held(new.tenant, new.dedupe), read_rule(new.dedupe_rule)
+        if key is None or not rule.replaces or self.jobs[key.holder].status.is_final:
+            return False
+        return key.successor in new.after or (not self.jobs[key.holder].has_begun and key.holder in new.after)
+
     def enqueue(self, new: NewJob, known: Known, *, again: bool = False) -> None:
         """Insert a job, and check the answer. `again`: the call is repeated."""
         answer = self.answer_to(new)
@@ -113,7 +118,8 @@ class Keys:
         due = known.run_at
         if own.since is not None:
             due = max(self.clock(), min(self.clock() + rule.wait, own.since + rule.at_most))
-        self.jobs[new.id] = replace(known.moved(due), parked=behind, rule=new.dedupe_rule)
+        parked = behind and known.status is Status.PENDING
+        self.jobs[new.id] = replace(known.moved(due), parked=parked, rule=new.dedupe_rule)
 
     def taken(self, id: str, rule: Rule, since: int | None = None) -> KnownKey:
         now = self.clock()

@@ -116,11 +116,11 @@ class StoreMachine(Keys, Limits, Schedules, Batches, RuleBasedStateMachine):
     def matched(self) -> dict[str, Known]:
         """The jobs, after all that waits has seen what has happened."""
         jobs = dict(self.jobs)
-        while changed := {id: new for id, k in jobs.items() if (new := self.after_its_waits(k, jobs)) != k}:
+        while changed := {id: new for id, k in jobs.items() if (new := self.after_its_waits(id, k, jobs)) != k}:
             jobs |= changed
         return jobs
 
-    def after_its_waits(self, k: Known, jobs: dict[str, Known]) -> Known:
+    def after_its_waits(self, id: str, k: Known, jobs: dict[str, Known]) -> Known:
         if k.status is not Status.BLOCKED:
             return k
         waits, steps = dict(k.waits), dict(k.steps)
@@ -137,8 +137,10 @@ class StoreMachine(Keys, Limits, Schedules, Batches, RuleBasedStateMachine):
                 waits[what, step] = replace(wait, met=True)
             if came or late:
                 steps[step] = KnownStep("signal", self.signals[k.tenant, what]) if came else KnownStep("timeout", None)
-        done = all(wait.met for wait in waits.values())
-        return replace(k, waits=waits, steps=steps, status=Status.PENDING if done else k.status)
+        k = replace(k, waits=waits, steps=steps)
+        if not all(wait.met for wait in waits.values()):
+            return k
+        return replace(k, status=Status.PENDING, parked=any(key.successor == id for key in self.keys.values()))
 
     def is_paused(self, k: Known) -> bool:
         held = (target for target, until in self.paused.items() if until is None or until > self.clock())

@@ -14,6 +14,7 @@ from tests.conformance.focused_machines import (
     OrderMachine,
     ScheduleMachine,
     StepMachine,
+    SuccessorMachine,
 )
 
 EXAMPLES = {"sqlite": 80, "postgresql": 8, "libsql": 4}
@@ -21,6 +22,7 @@ EXAMPLES = {"sqlite": 80, "postgresql": 8, "libsql": 4}
 STEPS = {
     DurableMachine: 50,
     KeyMachine: 30,
+    SuccessorMachine: 30,
     LimitMachine: 20,
     OrderMachine: 20,
     ScheduleMachine: 15,
