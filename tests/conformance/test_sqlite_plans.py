@@ -421,7 +421,7 @@ def test_what_all_databases_share_is_sqlite_here(store):
                 which="true",
                 pairs=Transaction.sql.PAIRS,
                 names="type",
-                keys=Transaction.sql.KEYS,
+                keys=Transaction.sql.COUNTED_KEYS,
                 unit=Transaction.sql.UNIT,
                 state="1",
             )

@@ -267,6 +267,7 @@ SEES = {
 }
 """The patterns that see stored or given text. Each is behind one of the doors above."""
 BLIND = {
+    "signature": {"_CONTEXT"},  # an annotation in the handler's code
     "stores.libsql.hrana": {"_TOKEN"},  # statements: ours, and in a transaction those of the handler's code
     "stores.postgres.connection": {"named"},  # our statements
     "stores.sqlite.sql": {"from_postgres"},
