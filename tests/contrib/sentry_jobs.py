@@ -42,7 +42,7 @@ def dies() -> None:
 
 @td.job(max_attempts=1, timeout=0.1)
 def hangs() -> None:
-    threading.Event().wait(1)
+    threading.Event().wait(60)
 
 
 @td.job
