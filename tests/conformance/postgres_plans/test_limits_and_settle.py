@@ -52,6 +52,28 @@ def test_the_leases_of_one_key_are_each_found_by_their_job(explain):
     assert plan.rows <= 3 * RUNNING, plan
 
 
+def test_what_a_rate_alone_limits_is_not_counted(explain):
+    """An old snapshot would keep the keys of all jobs that have run under it."""
+    explain.connection.execute(ONE_KEY)
+    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("one", "", 0, 1)])})
+
+    assert plan.rows <= 3, plan
+
+
+def test_older_buckets_of_a_key_are_not_read(explain):
+    """Nor would those be that were deleted, and that an old snapshot keeps."""
+    explain.connection.execute(
+        "INSERT INTO treadle.buckets (name, key, full_at) SELECT 'one', '', n FROM generate_series(1, 1000) n"
+    )
+    [(newest,)] = explain.connection.execute("SELECT max(seq) FROM treadle.buckets WHERE name = 'one'").fetchall()
+    [statement] = Transaction.sql.SET_BUCKETS
+    plan = explain(statement, {"keys": json.dumps([("one", "", 1, newest)])})
+
+    assert plan.rows <= 3, plan
+    left = explain.connection.execute("SELECT seq FROM treadle.buckets WHERE seq = %s", [newest]).fetchall()
+    assert [] == left
+
+
 def test_candidates_are_locked_leased_and_parked_by_their_ids(explain):
     some = {"ids": json.dumps(waiting(explain)), "now": LATER}
     check(explain(hot.LIMIT_VALUES, {**some, "paths": '[["a", "b"]]', "by_tenant": False}))
