@@ -44,7 +44,14 @@ def test_a_pair_with_equals_is_text_and_with_colon_equals_is_json(as_json):
     assert job["payload"] == {"to": "a=b", "n": 3, "tags": ["x", None], "url": "http://a:=1", "empty": ""}
 
 
-@pytest.mark.parametrize("pair", ["nothing", "=x", ":=1", "n:=", "n:=nope", "n:={", "n:=NaN"])
+def test_a_json_object_is_the_payload_or_a_part_of_it(as_json):
+    assert as_json("enqueue", "mail", '{"to": "a", "n": 3}')["payload"] == {"to": "a", "n": 3}
+    assert as_json("enqueue", "mail", ' {"to": "a"}', "n:=3", "{}")["payload"] == {"to": "a", "n": 3}
+
+
+@pytest.mark.parametrize(
+    "pair", ["nothing", "=x", ":=1", "n:=", "n:=nope", "n:={", "n:=NaN", "{", '{"to"=1}', "{1: 2}"]
+)
 def test_an_invalid_pair_is_exit_code_2(treadle, folder, pair):
     result = treadle("enqueue", "mail", pair)
     assert result.exit_code == 2
@@ -53,6 +60,7 @@ def test_an_invalid_pair_is_exit_code_2(treadle, folder, pair):
 
 def test_a_key_given_twice_is_exit_code_2(treadle):
     assert "given twice" in treadle("enqueue", "mail", "a=1", "a=2").stderr
+    assert "'a' is given twice" in treadle("enqueue", "mail", '{"a": 1, "b": 1}', "a=2").stderr
 
 
 def test_a_job_may_expire(treadle, as_json):

@@ -28,9 +28,10 @@ from treadle.waits import IF_FAILED
 
 HELP = """Store a job of TYPE, and print its id.
 
-KEY=VALUE is a text, KEY:=VALUE any JSON value:
+KEY=VALUE is a text, KEY:=VALUE any JSON value. A JSON object is the whole payload, or a part of it:
 
     treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'
+    treadle enqueue send_mail '{"to": "ada@example.org", "retries": 3}'
 
 With --app, the app checks the payload."""
 
@@ -38,9 +39,9 @@ With --app, the app checks the payload."""
 AFTER = "Start it when this job has completed; may be repeated."
 
 
-@command("enqueue", help=HELP.replace("    treadle", "\b\n    treadle"))
+@command("enqueue", help=HELP.replace("    treadle", "\b\n    treadle", 1))
 @click.argument("type", shell_complete=completion.types)
-@click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
+@click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON | JSON]...", nargs=-1)
 @click.option("--in", "delay", type=duration, help="Run it after this time: 90, 5m, 1h30m.")
 @click.option("--at", "run_at", type=moment, metavar="TIME", help=AT)
 @click.option("--start-within", type=duration, help="Cancel it if it is not started by then: 300, 5m.")
@@ -101,15 +102,29 @@ def with_dedupe(options: dict[str, Any]) -> dict[str, Any]:
 def parse_payload(pairs: tuple[str, ...]) -> dict[str, Any]:
     payload: dict[str, Any] = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        name = key.removesuffix(":")
-        if not equals or not name:
-            cause = "Write KEY=TEXT, or KEY:=JSON."
-            raise CommandError(f"{pair!r} is not a valid argument", cause, next=f"try {pair.strip('=:')}=…")
-        if name in payload:
+        part = _object(pair) if pair.lstrip().startswith("{") else _key_and_value(pair)
+        for name in part.keys() & payload.keys():
             raise CommandError(f"{name!r} is given twice", "A payload has each key once.")
-        payload[name] = _json(pair, value) if key.endswith(":") else value
+        payload |= part
     return payload
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        cause = f"What begins with {{ must be a JSON object, and this is none ({error})."
+        way_out = """quote it: '{"to": "ada@example.org"}', or write KEY=TEXT or KEY:=JSON"""
+        raise CommandError(f"{text!r} is not a valid argument", cause, next=way_out) from None
+
+
+def _key_and_value(pair: str) -> dict[str, Any]:
+    key, equals, value = pair.partition("=")
+    name = key.removesuffix(":")
+    if not equals or not name:
+        cause = "Write KEY=TEXT, KEY:=JSON, or a JSON object."
+        raise CommandError(f"{pair!r} is not a valid argument", cause, next=f"try {pair.strip('=:')}=…")
+    return {name: _json(pair, value) if key.endswith(":") else value}
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from treadle.views import JobOut
 FILTERS = "FILTER: 'status:failed,retrying type:send_* payload.user_id:42 attempt:>3 error:refused since:1h'."
 CLONE = """Store a new job like that one, and print its id.
 
-KEY=VALUE and KEY:=JSON change its payload; everything else stays the same."""
+KEY=VALUE, KEY:=JSON and JSON objects change its payload; everything else stays the same."""
 Words = tuple[str, ...]
 
 
@@ -192,7 +192,7 @@ def why(shared: Shared, id: str) -> None:
 
 @command("clone", help=CLONE)
 @click.argument("id", shell_complete=completion.ids)
-@click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
+@click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON | JSON]...", nargs=-1)
 @reveals
 def clone(shared: Shared, id: str, pairs: Words) -> None:
     app = database(shared)
