@@ -16,8 +16,8 @@ import treadle
 from treadle.cli import COMMANDS, cli
 
 SOURCE = Path(treadle.__file__).parent
-COMMAND = re.compile(rf"\btreadle (?:{'|'.join(COMMANDS)})\b(?:[^,;()|<`→\n ]| (?! ))*")
-"""Up to what cannot be a part of it: punctuation, or two spaces."""
+COMMAND = re.compile(rf"\btreadle (?:{'|'.join(COMMANDS)})\b(?:'[^'\n]*'|(?! or |  |[:.] )[^,;()|<`→\n])*")
+"""Up to what cannot be a part of it: punctuation outside of quotes, two spaces, or another command."""
 
 
 def texts(path: Path) -> Iterator[str]:
@@ -38,7 +38,7 @@ def texts(path: Path) -> Iterator[str]:
 def recommended() -> set[str]:
     paths = [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.html")]
     found = (command for path in paths for text in texts(path) for command in COMMAND.findall(text))
-    return {re.split(r" or |[:.] |[:.]?$", command)[0] for command in found}
+    return {command.rstrip(":.") for command in found}
 
 
 def parse(words: list[str]) -> None:
