@@ -25,12 +25,21 @@ pytestmark = pytest.mark.only("postgresql")
 
 
 class Counter(Proxy):
-    """Counts the answers: the server is ready for the next request once after each."""
+    """Counts the answers: the server is ready for the next request once after each.
+
+    A connection prepares a statement once, before it first executes it. That round trip is not counted.
+    """
 
     answers = 0
+    parsed = 0
+    """Statements that the server has parsed."""
+    has_parsed = False
+    """Whether this is all that it has done since its last answer."""
 
     def from_server(self, message):
-        self.answers += message.kind == b"Z"
+        self.answers += message.kind == b"Z" and not self.has_parsed
+        self.parsed += message.kind == b"1"
+        self.has_parsed = message.kind == b"1"
         return message
 
 
@@ -82,6 +91,20 @@ def test_an_insert_takes_one(store, proxy, n, options):
 def test_an_insert_with_a_key_takes_more(store, proxy):
     """Who holds the key decides what is stored."""
     assert 1 < round_trips(proxy, lambda: store.insert([new_job(dedupe="k")]))[0]
+
+
+def test_what_takes_one_is_parsed_when_it_comes_first(proxy):
+    """The server takes longer to plan a claim than to execute it."""
+    with closing(PostgresStore(proxy.url())) as store:
+        worker, parsed = enlist(store), []
+        for _ in range(3):
+            put_many(store, 1)
+            (claimed,) = take(store, 1, worker=worker)
+            store.beat(worker, [(claimed, 60 * SECOND)])
+            store.settle([(claimed, COMPLETED)])
+            parsed.append(proxy.parsed)
+
+    assert parsed[1] == parsed[2]
 
 
 @pytest.mark.parametrize("types", [1, 5])

@@ -90,13 +90,18 @@ def count_statements(store, monkeypatch):
     skip_outside()
     statements = []
     kind = Connection if isinstance(store, PostgresStore) else store.database.read("read", type)
-    execute = kind.execute
 
-    def counted(tx, sql, *parameters):
-        statements.append(sql)
-        return execute(tx, sql, *parameters)
+    def counted(name):
+        execute = getattr(kind, name)
 
-    monkeypatch.setattr(kind, "execute", counted)
+        def count(tx, sql, *parameters):
+            statements.append(sql)
+            return execute(tx, sql, *parameters)
+
+        return count
+
+    for name in {"execute", "execute_prepared"} & set(dir(kind)):
+        monkeypatch.setattr(kind, name, counted(name))
     return statements
 
 

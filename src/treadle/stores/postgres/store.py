@@ -19,9 +19,10 @@ from treadle.steps import NewStep, Step
 from treadle.stores.base import ClaimRequest
 from treadle.stores.postgres import at_once, diagnostics, roles, sql
 from treadle.stores.postgres import url as postgres_url
-from treadle.stores.postgres.connection import ANSWER_SECONDS, Database, Transaction, named
+from treadle.stores.postgres.connection import ANSWER_SECONDS, Database, Transaction
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.notify import CHANNEL
+from treadle.stores.postgres.placeholders import named
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Beat, Claim, JobCounts, Settled
 from treadle.stores.shared import claim_settle, enqueue, liveness, matching, search, waiting
