@@ -9,6 +9,7 @@ A store is synchronous and may be used from any thread. It never calls up: it re
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ from treadle.job import (
 from treadle.outcome import Outcome
 from treadle.stores.base_control import Limiting, Pausing
 from treadle.stores.base_durable import Durable
+from treadle.stores.base_loop import LoopClaims, Watch
 from treadle.stores.base_schedules import Scheduling
 from treadle.stores.base_web_records import WebRecords
 from treadle.stores.rows import (
@@ -117,28 +119,6 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 Inserted = list[Job] | Exception
 
 
-class Watch(Protocol):
-    """Waits for commits, by this process or by others. Its answers are hints.
-
-    Either one thread calls `wait`; or an event loop calls `heard` whenever `fileno` is readable, and a thread `check`.
-    """
-
-    def wait(self, seconds: float) -> bool:
-        """Whether there may be a commit since the last call; False after `seconds` without one."""
-
-    def fileno(self) -> int | None:
-        """What an event loop can wait for. None: only `wait` hears something now."""
-
-    def heard(self) -> Sequence[float]:
-        """Read what has arrived, without waiting. In how many seconds to look for jobs, each time."""
-
-    def check(self) -> None:
-        """Find out now and then whether commits are still heard. If not, `fileno` is None after this."""
-
-    def close(self) -> None:
-        """End a `wait` in another thread."""
-
-
 class Engine(Protocol):
     """What producers and workers need: enqueue, claim, settle, liveness, and the chores."""
 
@@ -169,6 +149,9 @@ class Engine(Protocol):
 
     def watch(self) -> Watch:
         """Something to wait on until there is a commit."""
+
+    def claims_on_loop(self, thread: Executor) -> LoopClaims | None:
+        """Another way to claim, if there is one that does not block an event loop. It may use the thread."""
 
     # Enqueue
     def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:

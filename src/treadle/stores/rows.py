@@ -31,6 +31,8 @@ class Claim(list[ClaimedJob]):
     """Whether something has happened that may let other jobs go: it is to be matched."""
     signalled: bool = False
     """Whether that is a signal, as far as it is known."""
+    orphaned: int = 0
+    """The number of leases for which there is no job: their rows were broken by hand."""
 
 
 class Paused(NamedTuple):

@@ -8,7 +8,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from treadle.stores.base import Engine, Watch
+from treadle.stores.base import Engine
+from treadle.stores.base_loop import Watch
 from treadle.worker.parts import started_thread
 
 log = logging.getLogger("treadle")

@@ -72,18 +72,15 @@ class Worker:
         inflight: Inflight | None = None,
         health: Health | None = None,
     ) -> None:
-        self.app = app
-        self.store = app.store
+        self.app, self.store = app, app.store
         self.concurrency = at_least_one("concurrency", concurrency)
         self.queues = queues
         if grace < 0 or beat <= 0:
             raise BadOption("grace, beat", (grace, beat), "seconds: a grace of 0 or more, a beat of more than 0")
         self.grace = grace
-        self.id = self.name = ""
-        self.claimed_total = 0
-        self.outcomes: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
-        self._every = beat
-        self._max_jobs = max_jobs
+        self.id, self.name, self.claimed_total = "", "", 0
+        self.outcomes = dict.fromkeys(OutcomeKind, 0)
+        self._every, self._max_jobs = beat, max_jobs
         self._inflight = inflight or Inflight.create(2 * self.concurrency)
         self._supervisor = self._inflight.supervisor
         self._health = health
@@ -147,6 +144,7 @@ class Worker:
         self._inflight.clear()
         self._parts = Parts()
         self._claimer = started_thread("treadle-claim")
+        self._on_loop = self.store.claims_on_loop(self._claimer)
         self._wakeup = Wakeup(self.store)
         self._hooks = HookDispatcher(self.app.hooks, self.store.now, self._parts.fail_from_thread)
         self._attempts = Attempts(self._inflight, self.outcomes, self._parts, self._health)
@@ -243,6 +241,8 @@ class Worker:
         await self._attempts.all_settled(deadline - time.monotonic() - STOP_SECONDS / 3, tasks["settle"])
         await self._hooks.close()
         await self._parts.cancel(1.0)
+        if self._on_loop is not None:
+            self._on_loop.close()
 
     def _leaving(self) -> Callable[[], None]:
         """A function that deletes this worker from the database and from the cells, and ends the threads.
@@ -371,7 +371,10 @@ class Worker:
     async def _claim(self, limit: int) -> Claim:
         request = ClaimRequest(limit=limit, types=self._timeouts, queues=self.queues)
         try:
-            claimed = await self._loop.run_in_executor(self._claimer, self.store.claim, self.id, request)
+            on_loop = self._on_loop if self._attempts.none_left else None  # no thread has to wake up, nobody waits
+            claimed = None if on_loop is None else await on_loop.claim(self.id, request)
+            if claimed is None:
+                claimed = await self._loop.run_in_executor(self._claimer, self.store.claim, self.id, request)
         except WorkerLost as error:
             await self._register_again(error.worker)
             return Claim()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Any
 
@@ -108,6 +109,9 @@ class LibSQLStore(SQLiteTables[Database]):
 
     def watch(self) -> Watch:
         return Watch()
+
+    def claims_on_loop(self, thread: Executor) -> None:
+        return None
 
     # Enqueue
 

@@ -23,7 +23,7 @@ from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import COMPLETED
 from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import LOOKED_AT, Cursors
+from treadle.stores.claim_order import LOOKED_AT
 from treadle.stores.postgres import at_once_sql as sql
 from treadle.stores.postgres.connection import Database
 from treadle.stores.postgres.insert_claim_settle import ORPHANED, fences, new_rows
@@ -80,37 +80,49 @@ def _has_date(job: NewJob) -> bool:
 
 def claim(database: Database, worker: str, request: ClaimRequest) -> Claim | None:
     """Claim, if looks are cheap and nothing is in the way, such as a job of a limited type, or of a paused tenant."""
-    cursors = database.cursors
-    if request.lease_for is not None or not cursors.may_claim_at_once():
+    if not may_claim(database, request):
         return None
-    found = database.write_at_once("claim", sql.CLAIM, _claim_row(cursors, worker, request)).fetchall()
+    found = database.write_at_once("claim", *claim_statement(database, worker, request)).fetchall()
+    claimed = read_claim(database, request, found)
+    if claimed is not None and claimed.orphaned:
+        with suppress(TreadleError):  # a rescue drops them, too
+            database.write_at_once("claim", DROP_ORPHANED_LEASES)
+    return claimed
+
+
+def may_claim(database: Database, request: ClaimRequest) -> bool:
+    return request.lease_for is None and database.cursors.may_claim_at_once()
+
+
+def claim_statement(database: Database, worker: str, request: ClaimRequest) -> tuple[str, Mapping[str, Any]]:
+    known = database.cursors.known
+    return sql.CLAIM, {
+        **_wanted(request),
+        "worker": worker,
+        "limit": request.limit,
+        "limits": known.version,
+        "limited": as_json(list(known.limits.types)),
+        "looked_at": LOOKED_AT,
+        "token": secrets.randbits(63),
+    }
+
+
+def read_claim(database: Database, request: ClaimRequest, found: Sequence[tuple[Any, ...]]) -> Claim | None:
+    """What the statement has claimed; or None, if something was in its way."""
     ok, arrived, signalled, seconds, was_late, now, next_at = _decode_state(found[0][_STATE])
-    cursors.claimed_at_once(seconds, succeeded=ok)
+    database.cursors.claimed_at_once(seconds, succeeded=ok)
     leased = [row for row in found if row[0] is not None]
     if not ok or (was_late and not leased):
         return None
     claimed = Claim(ClaimedJob(*row[:_STATE]) for row in leased if row[_PAYLOAD] is not None)
     claimed.arrived, claimed.signalled = arrived, signalled
-    if len(claimed) < len(leased):
-        log.warning(ORPHANED, len(leased) - len(claimed))
-        with suppress(TreadleError):  # a rescue drops them, too
-            database.write_at_once("claim", DROP_ORPHANED_LEASES)
+    claimed.orphaned = len(leased) - len(claimed)
+    if claimed.orphaned:
+        log.warning(ORPHANED, claimed.orphaned)
     if len(claimed) < request.limit:
         in_seconds = None if next_at is None else max(0.0, (next_at - now) / SECOND)
         claimed.due = AGAIN if was_late else Due(arrived, next_at, in_seconds)
     return claimed
-
-
-def _claim_row(cursors: Cursors, worker: str, request: ClaimRequest) -> Mapping[str, Any]:
-    return {
-        **_wanted(request),
-        "worker": worker,
-        "limit": request.limit,
-        "limits": cursors.known.version,
-        "limited": as_json(list(cursors.known.limits.types)),
-        "looked_at": LOOKED_AT,
-        "token": secrets.randbits(63),
-    }
 
 
 def _wanted(request: ClaimRequest) -> Mapping[str, str | None]:

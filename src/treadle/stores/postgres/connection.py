@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any, Concatenate, LiteralString, ParamSpec, TypeVar
 
 import psycopg
-from psycopg import RawCursor
+from psycopg import BaseConnection, RawCursor
 from psycopg.pq import TransactionStatus
 
 from treadle.clock import Clock
@@ -149,7 +149,7 @@ class Database:
     def __init__(self, conninfo: str, where: str, clock: Clock | None) -> None:
         self.pid = os.getpid()
         self.where = where
-        self._conninfo = conninfo
+        self.conninfo = conninfo
         self.clock = clock
         self._pools = {name: _Pool(size) for name, size in POOLS.items()}
         for first, *others in ALIKE:
@@ -161,7 +161,7 @@ class Database:
     def connect(self) -> Connection:
         """Open a connection with treadle's settings. Each statement is a transaction unless it says BEGIN."""
         try:
-            connection = Connection.connect(self._conninfo, autocommit=True)
+            connection = Connection.connect(self.conninfo, autocommit=True)
             connection.answer_within = ANSWER_SECONDS
             if connection.execute(sql.BACKEND_PID).fetchone() != (connection.info.backend_pid,):
                 # A pooler answers. A statement that we prepare in one session may run in another.
@@ -198,18 +198,21 @@ class Database:
             return self.write_at_once(pool, statement, parameters)
         return self.read(pool, Transaction.execute, statement, parameters)
 
-    def _alone(self, pool: str, statement: str, parameters: Mapping[str, Any]) -> Rows | None:
+    def at_this_moment(self, statement: str, parameters: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
+        """With :now, by the server's clock or by ours."""
         if self.clock is None:
-            statement = at_server_time(statement)
-        else:
-            parameters = {**parameters, "now": self.clock()}
+            return at_server_time(statement), parameters
+        return statement, {**parameters, "now": self.clock()}
+
+    def _alone(self, pool: str, statement: str, parameters: Mapping[str, Any]) -> Rows | None:
+        statement, parameters = self.at_this_moment(statement, parameters)
         with self.borrow(pool) as connection:
             if connection.is_pooled or not connection.is_quiet:
                 return None
             if not connection.is_set_up:
                 connection.execute(sql.SET_UP_SESSION)
                 connection.is_set_up = True
-            with self._committing(connection):
+            with self.committing(connection):
                 return connection.execute_prepared(statement, parameters)
 
     def _patiently(self, call: Callable[[], T]) -> T:
@@ -266,11 +269,11 @@ class Database:
         return self._patiently(begin)
 
     def commit(self, connection: Connection) -> None:
-        with self._committing(connection):
+        with self.committing(connection):
             connection.execute("COMMIT")
 
     @contextmanager
-    def _committing(self, connection: Connection) -> Generator[None]:
+    def committing(self, connection: BaseConnection[Any]) -> Generator[None]:
         """An error that the server answers says that it was rolled back; without an answer, nobody knows."""
         try:
             yield

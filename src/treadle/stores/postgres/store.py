@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from typing import Any
@@ -21,6 +22,7 @@ from treadle.stores.postgres import at_once, diagnostics, roles, sql
 from treadle.stores.postgres import url as postgres_url
 from treadle.stores.postgres.connection import ANSWER_SECONDS, Database, Transaction
 from treadle.stores.postgres.listen import Watch
+from treadle.stores.postgres.loop_claims import LoopClaims
 from treadle.stores.postgres.notify import CHANNEL
 from treadle.stores.postgres.placeholders import named
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
@@ -150,6 +152,9 @@ class PostgresStore(SQLStore[Database]):
     def watch(self) -> Watch:
         return Watch(self.database)
 
+    def claims_on_loop(self, thread: Executor) -> LoopClaims:
+        return LoopClaims(self, thread)
+
     # Enqueue
 
     def _insert_now(self, jobs: Sequence[NewJob]) -> list[Job]:
@@ -220,6 +225,10 @@ class PostgresStore(SQLStore[Database]):
             if claimed is not None:
                 return claimed
         return super()._claim(worker, request)
+
+    def claim_more(self, worker: str, request: ClaimRequest, claimed: Claim) -> Claim:
+        """Let what has arrived let jobs go, and claim them, too."""
+        return matching.claim_more(self, worker, request, claimed)
 
     def _match(self, request: ClaimRequest, claimed: Claim) -> int:
         """Nearly always, a signal lets one job go, which waits for nothing else."""

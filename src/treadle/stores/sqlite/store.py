@@ -7,6 +7,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,9 @@ class SQLiteStore(SQLiteTables[Database]):
     def watch(self) -> Watch:
         self.database.lengthen_log()  # who watches waits for commits
         return Watch(Path(f"{self.path}-wal"), self.database.changes)
+
+    def claims_on_loop(self, thread: Executor) -> None:
+        return None
 
     # Enqueue
 
