@@ -175,7 +175,7 @@ class Treadle(Management):
     def result(self, job: Job | str, *, timeout: Duration = 60) -> Any:
         """Wait until the job, or the one with that id, has ended, and return its result, as the type that its handler
         says. Raises JobFailed, or ResultTimeout if it takes longer."""
-        warn_if_on_loop(stacklevel=3)
+        warn_if_on_loop()
         poller = ResultPoller(self.store, id_of(job), in_seconds(timeout))
         while True:
             if ended := poller.look():

@@ -70,7 +70,7 @@ class NewBatchBlock:
                 self._join(run, new)
                 return
             if connection is None:
-                warn_if_on_loop("its twin: async with td.batch(…)", stacklevel=3)
+                warn_if_on_loop("its twin: async with td.batch(…)")
             self._app.store.insert_batch(new, connection)
         self._app._wake()
 

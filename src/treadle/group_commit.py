@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 import threading
 import warnings
 import weakref
@@ -17,6 +18,8 @@ from typing import Any, Generic, TypeVar
 
 from treadle.errors import BlocksTheLoop
 
+LIBRARIES = ("treadle", "django", "django_tasks")
+"""What stands between a call that blocks and the code that a warning is about."""
 T = TypeVar("T", bound=Sequence[Any])
 """What one caller wants to store."""
 A = TypeVar("A")
@@ -193,7 +196,11 @@ class AsyncGroupCommit(Generic[T, A]):
             self._storing = None
 
 
-def warn_if_on_loop(instead: str = "its twin: aenqueue, aresult, …", stacklevel: int = 5) -> None:
+def warn_if_on_loop(instead: str = "its twin: aenqueue, aresult, …") -> None:
+    """The warning names the line of the caller's code, also if that has called a task of Django."""
     if asyncio._get_running_loop() is not None:
         problem = "this call waits for the database and blocks the running event loop"
-        warnings.warn(f"{problem}; await {instead}", BlocksTheLoop, stacklevel=stacklevel)
+        level, frame = 1, sys._getframe()
+        while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in LIBRARIES:
+            level, frame = level + 1, frame.f_back
+        warnings.warn(f"{problem}; await {instead}", BlocksTheLoop, stacklevel=level)

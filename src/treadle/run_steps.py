@@ -141,7 +141,7 @@ class RunSteps:
         return StepCall(self._run, self._assign(name), function, hash_of((*enumerate(args), *sorted(kwargs.items()))))
 
     def step(self, call: StepCall, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        warn_if_on_loop("ctx.astep", 4)
+        warn_if_on_loop("ctx.astep")
         if inspect.iscoroutinefunction(function):
             raise BadStep(call.name, "its function is async", "await ctx.astep(…) in an async handler")
         self.load()
