@@ -102,7 +102,7 @@ class Treadle(Management):
 
     async def aenqueue(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> Job:
         """`enqueue` without blocking the event loop."""
-        request = await asyncio.to_thread(self.request, type, payload, **options)
+        request = await self._to_thread(self.request, type, payload, **options)
         [job] = await self._asubmit([request], options)
         return job
 
@@ -190,7 +190,7 @@ class Treadle(Management):
         """`result` without blocking the event loop."""
         poller = ResultPoller(self.store, id_of(job), in_seconds(timeout))
         while True:
-            if ended := await asyncio.to_thread(poller.look):
+            if ended := await self._to_thread(poller.look):
                 return result_of(self.registry.with_result(ended))
             await asyncio.sleep(poller.pause())
 
@@ -259,7 +259,7 @@ class Treadle(Management):
         job = self.store.get(claimed.id)
         assert job is not None
         known = self.registry.get(claimed.type)
-        return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT)
+        return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT, self._to_thread)
 
     def asgi(self, *, auth: Auth | None = None, **options: Unpack[WebOptions]) -> WebApp:
         """The dashboard and the HTTP API as an ASGI app that you mount. `auth(request)` decides who may do what.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
@@ -84,10 +83,10 @@ class NewBatchBlock:
         insert, connection = self._app.store.insert_batch, self._connection
         with self._new() as new:
             if connection is None and (run := self._run()) is not None:
-                await asyncio.to_thread(self._refuse_taken)
+                await self._app._to_thread(self._refuse_taken)
                 self._join(run, new)
             elif connection is None:
-                await asyncio.to_thread(insert, new)
+                await self._app._to_thread(insert, new)
             elif is_async(connection):
                 await run_on_async(connection, lambda theirs: insert(new, theirs))
             else:

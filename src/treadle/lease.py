@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from treadle import clock, codec
@@ -24,12 +26,21 @@ PAUSE, PATIENCE = 0.05, 10.0
 class Lease:
     """A job that is yours until its deadline. Settle it with `complete`, `fail`, `snooze` or `release`."""
 
-    def __init__(self, job: Job, claimed: ClaimedJob, store: Engine, hooks: Hooks, backoff: Backoff = DEFAULT) -> None:
+    def __init__(
+        self,
+        job: Job,
+        claimed: ClaimedJob,
+        store: Engine,
+        hooks: Hooks,
+        backoff: Backoff = DEFAULT,
+        to_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread,
+    ) -> None:
         self.job = job
         self._claimed = claimed
         self._store = store
         self._hooks = hooks
         self._backoff = backoff
+        self._to_thread = to_thread
 
     @property
     def number(self) -> int:

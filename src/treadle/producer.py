@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from treadle import clock
 from treadle.batch import refuse_rejects
@@ -21,6 +21,7 @@ from treadle.waits import refuse_parent
 if TYPE_CHECKING:
     from treadle.registry import Registry
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 STORED_LATER = "a follow-up is stored when its handler completes; choose another mode, or using(detached=True)"
@@ -34,6 +35,10 @@ class Producer:
     tracing: Tracing | None
     _wakers: set[Callable[[], None]]
     """Wake the workers of this process when a job may be due."""
+
+    async def _to_thread(self, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Where calls that block are made for the event loop."""
+        return await asyncio.to_thread(call, *args, **kwargs)
 
     def _wake(self) -> None:
         for wake in tuple(self._wakers):
@@ -129,7 +134,7 @@ class Producer:
         if self._pid != os.getpid():
             self._start_over()
         if self.store.dedupe_may_block and _has_key(jobs):
-            return await asyncio.to_thread(self.store.insert, jobs)
+            return await self._to_thread(self.store.insert, jobs)
         return await self._group.astore(jobs)
 
 

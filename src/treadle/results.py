@@ -27,7 +27,9 @@ def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], 
     @functools.wraps(method)
     async def in_thread(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         call: Callable[P, T] = getattr(self, method.__name__)  # a subclass may have its own
-        return await asyncio.to_thread(call, *args, **kwargs)
+        app: Any = getattr(self, "_app", self)  # `td.schedules` and the like are parts of an app
+        answer: T = await app._to_thread(call, *args, **kwargs)
+        return answer
 
     in_thread.__name__ = f"a{method.__name__}"
     in_thread.__qualname__ = method.__qualname__.removesuffix(method.__name__) + in_thread.__name__

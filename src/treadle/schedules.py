@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack
@@ -120,12 +119,12 @@ class Schedules:
         """`put` without blocking the event loop."""
         store, new = self._app.store, self._new(name, job, options, tenant)
         if connection is None:
-            row = await asyncio.to_thread(store.put_schedule, new)
+            row = await self._app._to_thread(store.put_schedule, new)
         elif is_async(connection):
             row = await run_on_async(connection, lambda theirs: store.put_schedule(new, theirs))
         else:
             row = store.put_schedule(new, connection)
-        return await asyncio.to_thread(self._shown, row)
+        return await self._app._to_thread(self._shown, row)
 
     def _new(self, name: str, job: JobOrType, options: ScheduleOptions, tenant: str) -> NewSchedule:
         if not isinstance(job, JobFunction | str):

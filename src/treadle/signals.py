@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from treadle import clock, codec
@@ -39,7 +38,7 @@ class Signals(Producer):
             new = _checked(name, value, tenant, by)
             return await run_on_async(connection, lambda theirs: self.store.signal(new, theirs))
         options: dict[str, Any] = {"tenant": tenant, "connection": connection, "by": by}
-        return await asyncio.to_thread(self.signal, name, value, **options)
+        return await self._to_thread(self.signal, name, value, **options)
 
     def get_signal(self, name: str, *, tenant: str = "") -> Signal | None:
         """The signal of that name, or None."""

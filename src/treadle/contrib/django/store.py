@@ -20,7 +20,7 @@ from django.db import connections, transaction
 from treadle.clock import now
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
-from treadle.steps import NewStep
+from treadle.steps import NewStep, Step
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import Cursors
 from treadle.stores.rows import Claim, Settled
@@ -29,6 +29,7 @@ from treadle.stores.shared.store import SQLStore
 from treadle.stores.sqlite import connection as sqlite_connection
 from treadle.stores.sqlite.schema import upgrade_in
 from treadle.stores.sqlite.store import SQLiteStore
+from treadle.waits import NewSignal, Signal
 
 if TYPE_CHECKING:
     from treadle.stores.postgres.store import PostgresStore
@@ -191,5 +192,11 @@ def _postgres(alias: str) -> PostgresStore:
 
         def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
             return SQLStore.settle(self, ended)
+
+        def steps(self, id: str) -> list[Step]:
+            return SQLStore.steps(self, id)
+
+        def signal(self, new: NewSignal, connection: Any = None) -> Signal:
+            return SQLStore.signal(self, new, connection)
 
     return DjangoPostgres()

@@ -1,10 +1,11 @@
-"""`drain` for Django's tests: it runs jobs in the calling thread, on the connection of the test."""
+"""`drain` and `adrain` for Django's tests: they run jobs in the calling thread, on the connection of the test."""
 
 # Django has no types, and what pyright infers from its code is wrong here.
 # pyright: reportGeneralTypeIssues=false, reportFunctionMemberAccess=false
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
@@ -13,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from asgiref.sync import async_to_sync, sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connections, transaction
 
 from treadle import clock
@@ -39,6 +41,8 @@ def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
     It works in a `TestCase`, whose transaction no other connection sees, and in a `TransactionTestCase`. Raises
     AssertionError, with the tracebacks, if jobs failed; with `raising=False` the report says how many.
     """
+    if asyncio._get_running_loop() is not None:
+        raise SynchronousOnlyOperation("drain() blocks the event loop; in an async test: await adrain()")
     td = project_app()
     if max_jobs < 1:
         raise BadOption("max_jobs", max_jobs, "at least 1")
@@ -48,6 +52,12 @@ def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
         return async_to_sync(_in_lifespans)(td, work) if td.registry.lifespans else work({})
     finally:
         in_callers_thread.reset(token)
+
+
+async def adrain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
+    """`drain` in an async test. The jobs run in the thread of the test, as the ORM does."""
+    report: TickReport = await sync_to_async(drain)(raising=raising, max_jobs=max_jobs)
+    return report
 
 
 async def _in_lifespans(td: DjangoTreadle, work: Callable[[State], TickReport]) -> TickReport:

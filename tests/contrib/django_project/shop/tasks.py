@@ -48,6 +48,12 @@ def label(order: int) -> int:
     return order
 
 
+@td.job
+def refund(ctx: Context, order: int) -> str:
+    weight = ctx.step("weigh", lambda: order)
+    return f"paid {weight}" if ctx.wait_for(f"refund:{order}", timeout=60) else "refused"
+
+
 @td.job(max_attempts=1)
 def settle(ctx: Context, note: str, own: bool) -> None:
     """Complete in a transaction of Django, or of treadle."""

@@ -11,7 +11,7 @@ from datetime import timedelta
 from unittest.mock import patch
 
 from django.contrib.auth.models import Permission, User
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.test import Client, TestCase, TransactionTestCase
@@ -23,7 +23,8 @@ from treadle.api_tokens import hash_of, new_secret
 from treadle.contrib.django import Backend, td
 from treadle.contrib.django.app import DjangoTreadle
 from treadle.contrib.django.backend import task_finished
-from treadle.contrib.django.testing import drain
+from treadle.contrib.django.testing import adrain, drain
+from treadle.errors import BlocksTheLoop
 from treadle.job import Status
 from treadle.stores.rows import Token
 from treadle.testing import assert_enqueued, refute_enqueued, temporary
@@ -66,6 +67,41 @@ class Jobs:
         result = await tasks.mail.aenqueue("o-1")
         await result.arefresh()
         self.assertEqual("READY", result.status)
+
+    def test_a_job_waits_for_a_signal(self):
+        job = tasks.refund.enqueue(7)
+        self.assertEqual(1, drain().suspended)
+        self.assertIn("refund:7", str(td.why(job.id)))
+
+        td.signal("refund:7", True)
+        self.assertEqual(1, drain().completed)
+        self.assertEqual("paid 7", td.result(job))
+        self.assertEqual(["weigh", "refund:7"], [step.name for step in td.steps(job.id)])
+
+    async def test_an_async_test_sees_and_runs_its_jobs(self):
+        """The twins work on the connection of the test, as the ORM does."""
+        job = await tasks.label.aenqueue(order=7)
+        other = await td.aenqueue("label", {"order": 8})
+        self.assertEqual([other.id, job.id], [found.id for found in await td.ajobs()])
+        await td.acancel(other.id)
+        await td.schedules.aput("later", tasks.label, every=900, payload={"order": 9})
+        self.assertEqual(["later"], [schedule.name for schedule in await td.schedules.alist()])
+        await td.asignal("paid:7", True)
+        self.assertTrue((await td.aget_signal("paid:7")).value)
+        async with td.batch("labels") as batch:
+            batch.add(tasks.label.request(order=10))
+        [lease] = await td.aclaim(1, types=["label"])
+        await lease.arelease()
+        with self.assertRaisesMessage(SynchronousOnlyOperation, "await adrain()"):
+            drain()
+        self.assertEqual(2, (await adrain()).completed)
+        self.assertEqual(7, await td.aresult(job))
+        self.assertEqual("cancelled", (await td.aget(other.id)).status)
+
+    async def test_a_call_that_blocks_the_loop_is_named(self):
+        with self.assertWarns(BlocksTheLoop) as caught, self.assertRaises(SynchronousOnlyOperation):
+            tasks.ship.enqueue("o-1")
+        self.assertEqual(__file__, caught.filename)
 
     def test_priorities_and_times(self):
         tasks.ship.using(priority=-100).enqueue("o-1")
