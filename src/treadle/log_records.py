@@ -89,11 +89,19 @@ class LogSettings(NamedTuple):
         handler.setFormatter(LineFormatter(FORMAT, TIME))
         handler.addFilter(JobFilter())
         logging.basicConfig(handlers=[handler], level=min(self.level, self.least))
-        for printing in logging.root.handlers:
-            if self.format == "json" and type(printing) is logging.StreamHandler:
+        if self.format == "json":
+            _print_json()
+        logging.getLogger("treadle").setLevel(self.level)
+
+
+def _print_json() -> None:
+    """Whatever goes to the terminal, also by a handler of a logger of its own, as Django's while DEBUG is on."""
+    named = logging.root.manager.loggerDict.values()
+    for logger in (logging.root, *(found for found in named if isinstance(found, logging.Logger))):
+        for printing in logger.handlers:
+            if type(printing) is logging.StreamHandler:
                 printing.setFormatter(JSONFormatter())
                 printing.addFilter(JobFilter())
-        logging.getLogger("treadle").setLevel(self.level)
 
 
 chosen: LogSettings | None = None

@@ -26,7 +26,7 @@ def make_safe(record: logging.LogRecord) -> bool:
     if record.exc_info and not trace:
         trace = _FORMATTER.formatException(record.exc_info)
     if trace and not record.exc_text:  # formatters use the text if there is one
-        record.exc_text = "\n".join(f"  {printable(line)}" for line in trace.split("\n"))
+        record.exc_text = "\n".join(f"  {printable(line)}" for line in trace.rstrip("\n").split("\n"))
     return True
 
 

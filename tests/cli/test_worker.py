@@ -150,7 +150,15 @@ def test_a_lifespan_that_fails_ends_the_worker_with_its_reason(start, write_app)
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("own", ["", "import logging; logging.basicConfig(format='mine: %(message)s')\n"])
+HANDLER = """
+import logging
+logger = logging.getLogger("app")
+logger.addHandler(logging.StreamHandler())
+logger.propagate = False
+"""
+
+
+@pytest.mark.parametrize("own", ["", "import logging; logging.basicConfig(format='mine: %(message)s')\n", HANDLER])
 def test_log_lines_are_json_also_from_child_processes(start, write_app, td, own):
     jobs = f"""
 {own}import logging

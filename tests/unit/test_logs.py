@@ -62,6 +62,11 @@ def test_the_lines_of_a_traceback_cannot_be_taken_for_records(log: logging.Logge
     assert r"forged\r\x1b[31m" in others[-1]
 
 
+def test_the_traceback_of_a_job_ends_without_a_blank_line(log: logging.Logger, stream: io.StringIO) -> None:
+    log.warning("job 7 failed", extra={"traceback": "Traceback:\n  in send\nOSError: no\n"})
+    assert lines(stream) == ["WARNING job 7 failed", "  Traceback:", "    in send", "  OSError: no"]
+
+
 def test_an_argument_that_cannot_be_printed_does_not_raise(
     log: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
