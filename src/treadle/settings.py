@@ -30,7 +30,7 @@ def database_url(url: str | None) -> str:
     driver afterwards."""
     chosen: Any = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not isinstance(chosen, str):
-        raise BadURL(chosen, f"pass a URL as a string, such as {DEFAULT_URL}")
+        raise BadURL(chosen, f"pass a text such as {DEFAULT_URL}; of SQLAlchemy, engine.url.render_as_string(False)")
     scheme, separator, rest = chosen.partition("://")
     base, plus, driver = scheme.partition("+")
     if ":***@" in rest:

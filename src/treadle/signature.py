@@ -18,6 +18,7 @@ from treadle.json_types import convert, from_builtin, readable, schema_of
 
 log = logging.getLogger("treadle")
 
+TAKE = "annotate its parameters with types that JSON can represent; instead of a row or a session, take an id"
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _UNFIT = {
     inspect.Parameter.POSITIONAL_ONLY: "{!r} is positional-only",
@@ -211,7 +212,7 @@ def _struct(name: str, hints: Mapping[str, Any], required: Collection[str]) -> A
         struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
         msgspec.json.Decoder(struct)
     except (TypeError, NameError) as error:
-        raise BadHandler(name, str(error), "annotate its parameters with types that JSON can represent") from error
+        raise BadHandler(name, str(error), TAKE) from error
     return struct
 
 
@@ -242,4 +243,5 @@ def _how_to_keep(hint: Any, value: Any) -> str:
         return f"annotate the parameter ({type(value).__name__}), or pass strings, numbers, lists and dicts"
     if isinstance(value, dict) and isinstance(hint, type) and not issubclass(hint, dict):
         return f"the handler takes {hint.__name__}; pass {hint.__name__}(**…), or annotate the parameter with dict"
-    return f"it would come back as a different value; the handler takes {_shown(hint)}"
+    says = "pass strings, numbers, lists and dicts" if Any in get_args(hint) else f"the handler takes {_shown(hint)}"
+    return f"it would come back as a different value; {says}"

@@ -24,6 +24,24 @@ def test_reading_a_missing_database_does_not_create_it(treadle, folder, words):
     assert list(folder.iterdir()) == []
 
 
+def test_in_a_django_project_the_commands_of_manage_py_are_named(treadle, folder):
+    """`treadle` itself looks in a file of its own there, and the app needs Django to be set up."""
+    (folder / "manage.py").touch()
+    result = treadle("jobs", "ls")
+    assert result.exit_code == 3
+    assert "→ in a Django project: python manage.py treadle_worker, and python manage.py treadle …" in result.stderr
+    assert (
+        f"→ treadle db upgrade --db sqlite:///{folder}/mine.db"
+        in treadle("jobs", "ls", "--db", f"sqlite:///{folder}/mine.db").stderr
+    )
+
+    (folder / "shop.py").write_text("from django.db import models\nclass Order(models.Model): ...")
+    result = treadle("stats", "--app", "shop:td")
+    assert result.exit_code == 2
+    assert "settings are not configured" in result.stderr
+    assert "→ in a Django project: python manage.py treadle_worker" in result.stderr
+
+
 @needs_database
 def test_reading_a_database_without_treadles_tables_does_not_change_it(treadle, folder, words):
     with sqlite3.connect(folder / "treadle.db") as connection:

@@ -104,7 +104,14 @@ def test_a_killed_worker_is_replaced_and_its_supervisor_says_so(start, write_app
 
 @pytest.mark.parametrize(
     ("app", "says"),
-    [("no_such_app:td", "there is no module"), ("empty:nothing", "has no 'nothing'"), ("empty:td", "has no jobs")],
+    [
+        ("no_such_app:td", "there is no module"),
+        ("empty:nothing", "has no 'nothing'"),
+        (
+            "empty:td",
+            "has no jobs\nNothing is declared with @td.job when the module is imported.\n→ import the modules that",
+        ),
+    ],
 )
 def test_an_app_that_cannot_be_loaded_ends_the_worker_with_exit_code_2(start, folder, app, says):
     (folder / "empty.py").write_text("from treadle import Treadle\ntd = Treadle()")

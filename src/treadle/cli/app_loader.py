@@ -28,6 +28,8 @@ APP_VARIABLE = "TREADLE_APP"
 NO_DATABASE = """Each working directory has its own unless you name one: by --db or --app, $TREADLE_URL or
 $TREADLE_APP, or pyproject.toml. `treadle worker` and `treadle enqueue` create it; so does:"""
 
+IN_DJANGO = "in a Django project: python manage.py treadle_worker, and python manage.py treadle … for other commands"
+
 
 def configured(key: str) -> str | None:
     """What `[tool.treadle]` in ./pyproject.toml says."""
@@ -75,14 +77,17 @@ def published_redactor(app: Treadle) -> Redactor:
 def must_be_ready(store: Store) -> None:
     """A command that only reads neither creates nor upgrades a database."""
     found, newest = store.schema(), store.newest_schema()
+    next = f"treadle db upgrade --db {url_to_show(store)}"
     if found is None:
         what, cause = f"there is no database at {store.where}", NO_DATABASE
+        if store.where == open_store(DEFAULT_URL).where and Path("manage.py").is_file():
+            next = IN_DJANGO
     elif found < newest:
         lacks = f"has schema {found}, and this treadle needs {newest}" if found else "has no treadle tables"
         what, cause = f"{store.where} {lacks}", ""
     else:
         return
-    raise CommandError(what, cause, next=f"treadle db upgrade --db {url_to_show(store)}", code=DATABASE)
+    raise CommandError(what, cause, next=next, code=DATABASE)
 
 
 def url_to_show(store: Store) -> str:
@@ -143,7 +148,8 @@ def _broken(module_name: str, error: BaseException) -> CommandError:
     while trace and ("importlib" in trace.tb_frame.f_code.co_filename or trace.tb_frame.f_globals is globals()):
         trace = trace.tb_next
     lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    return CommandError(f"cannot import {module_name}: it raised {type(error).__name__}", lines)
+    next = IN_DJANGO if type(error).__module__ == "django.core.exceptions" else ""
+    return CommandError(f"cannot import {module_name}: it raised {type(error).__name__}", lines, next=next)
 
 
 def _app_in(module: ModuleType, attribute: str) -> Treadle:

@@ -106,7 +106,8 @@ def worker(
 def _load(shared: Shared, name: str) -> Treadle:
     app = load_app(shared, name)
     if not app.registry.types:
-        raise CommandError(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
+        what, cause = f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported."
+        raise CommandError(what, cause, next="import the modules that declare them there, or name one of those instead")
     return app
 
 
