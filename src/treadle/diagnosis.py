@@ -10,6 +10,7 @@ import msgspec
 
 from treadle import clock
 from treadle.error_text import nearest
+from treadle.ids import worker_name
 from treadle.job import EXPIRED, Job, Status, expired_error
 from treadle.limits import OF_TYPE, FullLimit
 from treadle.pauses import Pause
@@ -201,7 +202,7 @@ def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
     if job.worker_id is None or (holder is not None and is_alive(holder, facts.now)):
         return
     silent = f"has been silent for {format_duration(silence(holder, facts.now))}" if holder else "has no row any more"
-    text = f"it is held by worker {holder.name if holder else job.worker_id}, which {silent}"
+    text = f"it is held by worker {holder.name if holder else worker_name(job.worker_id)}, which {silent}"
     data = {"worker": job.worker_id, "seen_at": clock.moment(holder.seen_at) if holder else None}
     yield Reason(ReasonCode.WORKER_LOST, text, after_loss(facts.workers, facts.now), data)
 
@@ -231,7 +232,7 @@ def _cancelling(facts: JobFacts) -> Iterator[Reason]:
 
 def _running(facts: JobFacts) -> Reason:
     job, holder = facts.job, _holder(facts)
-    worker = holder.name if holder else job.worker_id
+    worker = holder.name if holder else worker_name(job.worker_id or "")
     by = f"worker {worker}" if worker else "a caller that claimed it by hand"
     since = format_microseconds(facts.now - clock.from_datetime(job.started_at)) if job.started_at else "now"
     text = f"it is running: attempt {job.attempts} of {job.max_attempts}, for {since}, by {by}"
@@ -391,5 +392,5 @@ def _holder(facts: JobFacts) -> WorkerRow | None:
 
 def _holders(facts: JobFacts, limit: FullLimit) -> str:
     names = {worker.id: worker.name for worker in facts.workers}
-    each = [f"{n} by {names.get(id, id) or 'hand'}" for id, n in sorted(limit.holders.items())]
+    each = [f"{n} by {names.get(id, worker_name(id)) or 'hand'}" for id, n in sorted(limit.holders.items())]
     return ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")

@@ -1,4 +1,5 @@
-"""Job ids: UUIDv7, made by the client, so that repeating an enqueue does not store the job twice.
+"""Ids. A job's is a UUIDv7, made by the client, so that repeating an enqueue does not store the job twice. A worker's
+begins with its name, so that attempts still say it when the worker's row is gone.
 
 The standard library has UUIDv7 only since Python 3.14. Packages for older versions do not promise to be safe after
 `fork`, where two children would continue from the same state.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import secrets
 import threading
 import time
 import uuid
@@ -42,6 +44,17 @@ _LOW = (1 << 62) - 1
 def is_id(text: str) -> bool:
     """Whether `text` is written as `new_id` writes ids."""
     return isinstance(text, str) and _ID.fullmatch(text) is not None
+
+
+def new_worker_id(name: str) -> str:
+    """An id that no worker has had before."""
+    return f"{name}-{secrets.token_hex(6)}"
+
+
+def worker_name(id: str) -> str:
+    """The name of the worker with this id. One from elsewhere stands for itself."""
+    name, _, random = id.rpartition("-")
+    return name if len(random) == 12 and not is_id(id) else id
 
 
 def ids_from(start: str) -> tuple[str, str] | None:

@@ -79,7 +79,7 @@ def now(td: Treadle, job: Job) -> Job:
 def enlist(td: Treadle, name: str = "host-1", *types: str, seconds_ago: float = 0, **row: Any) -> WorkerRow:
     """A worker that was last seen a while ago."""
     earlier = Treadle(f"sqlite:///{td.store.where}", clock=lambda: clock.now() - clock.seconds(seconds_ago))
-    worker = WorkerRow(id=f"id-of-{name}", name=name, concurrency=10, types=types, **{"version": "0.1.0", **row})
+    worker = WorkerRow(id=f"{name}-of_the_tests", name=name, concurrency=10, types=types, **{"version": "0.1.0", **row})
     earlier.store.register(worker)
     earlier.close()
     return worker

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import pty
+import socket
 import subprocess
 import sys
 
 import pytest
 
 from tests.cli.helpers import completed, enlist, failed, now, processing
-from treadle import Status
+from treadle import Context, Status
 
 
 def ids(page):
@@ -108,6 +109,25 @@ def test_a_running_job_shows_its_progress(treadle, td):
     shown = treadle("jobs", "show", job.id).stdout
     assert "62% page 31 of 50" in shown
     assert "started on worker host-1" in shown
+
+
+def test_the_timeline_names_workers_that_have_ended(treadle, td):
+    @td.job(max_attempts=2, backoff=0)
+    def mail(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise OSError
+
+    job = mail.enqueue()
+    while td.tick().ran:
+        pass
+    assert not td.workers()
+
+    lines = treadle("jobs", "show", job.id).stdout.splitlines()
+
+    name = f"worker {socket.gethostname()}-{os.getpid()}"
+    assert [f"attempt {n} started on {name}" for n in (1, 2)] == [
+        line[line.index("attempt") :] for line in lines if "started on" in line
+    ]
 
 
 def test_a_shown_job_says_how_often_it_was_snoozed(treadle, as_json, td):

@@ -87,7 +87,7 @@ def test_a_worker_becomes_quiet_and_claims_again(treadle, td, as_json):
     assert "quiet for" in treadle("workers").stdout
     assert "quiet for" in treadle("workers", "ls").stdout
     assert as_json("workers")["items"][0]["quiet_for"] is not None
-    assert "worker host-1 claims again" in treadle("workers", "resume", "id-of-host-1").stdout
+    assert "worker host-1 claims again" in treadle("workers", "resume", "host-1-of_the_tests").stdout
     assert as_json("workers", "ls")["items"][0]["quiet_for"] is None
     assert ["unquiet", "quiet"] == [row.action for row in td.store.audits(10)]
     result = treadle("workers", "quiet", "nobody")

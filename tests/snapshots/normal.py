@@ -20,7 +20,8 @@ NUMBERS = {
 }
 """Replaced only if they are numbers: a text in their place is a difference."""
 FACTS = {"sqlite_version": "<version>", "file_system": "<file system>"}
-ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b[\w.-]+-\d+-[0-9a-f]{12}\b")
+"""Of a job, or of a worker."""
 SPAN = r"\d+(?:\.\d+)? ?(?:ms|s|min|m|h|d)\b(?: \d+[smh]\b)?"
 SIZE = r"\d+(?:\.\d)? [kMG]?B\b"
 TEXTS: list[tuple[str, str]] = [

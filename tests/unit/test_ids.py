@@ -105,3 +105,15 @@ def test_the_start_of_an_id_is_a_range_of_ids():
 @pytest.mark.parametrize("text", ["", "-", "x", "019g", "0" * 33, "٣", "01*", "01 "])
 def test_what_no_id_begins_with_is_no_range(text):
     assert ids.ids_from(text) is None
+
+
+@pytest.mark.parametrize("name", ["web-1-4711", "a.b-7", "-", "é-1"])
+def test_the_id_of_a_worker_begins_with_its_name(name):
+    first, second = ids.new_worker_id(name), ids.new_worker_id(name)
+    assert first != second
+    assert [ids.worker_name(first), ids.worker_name(second)] == [name, name]
+
+
+@pytest.mark.parametrize("id", ["", "w1", "host-1", new_id()])
+def test_an_id_without_a_name_stands_for_itself(id):
+    assert ids.worker_name(id) == id

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
 import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +14,7 @@ from starlette.testclient import TestClient
 
 from tests import stores
 from tests.web.conftest import EVERYTHING, client_of
-from treadle import Treadle
+from treadle import Context, Treadle
 from treadle.ids import new_id
 from treadle.job import Job, NewJob
 from treadle.lineage import Edge, Lineage, Node
@@ -131,6 +133,21 @@ def test_logs_are_shown_by_attempt_the_newest_first(td: Treadle, client: TestCli
     assert section.index("second") < section.index("&lt;b&gt;first&lt;/b&gt; password=•••")
     assert 'data-level="ERROR"' in section
     assert "hunter2" not in text
+
+
+def test_the_page_names_workers_that_have_ended(td: Treadle, client: TestClient) -> None:
+    @td.job(max_attempts=2, backoff=0)
+    def agent(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            raise OSError
+
+    job = agent.enqueue()
+    while td.tick().ran:
+        pass
+    name = f"{socket.gethostname()}-{os.getpid()}"
+    page = client.get(f"/jobs/{job.id}").text
+    assert f"<dt>Worker</dt><dd>{name}</dd>" in page
+    assert re.search(rf"· {re.escape(name)}\s*<", page)
 
 
 def test_the_waterfall_has_attempts_steps_and_waits(td: Treadle, client: TestClient) -> None:

@@ -21,6 +21,7 @@ from treadle.cli.job_tree import tree
 from treadle.cli.output import AFTER_HOLDER, bar, clean, job_status, pretty, section, status, style
 from treadle.cli.signals import print_steps, print_waits, signal
 from treadle.filters import EVERYTHING, NAMED, Filter
+from treadle.ids import worker_name
 from treadle.job import Attempt, Job, Status
 from treadle.views import JobOut
 
@@ -114,12 +115,12 @@ def show(shared: Shared, id: str) -> None:
     job, history = views.job(found, hide), [views.attempt(attempt, hide) for attempt in app.attempts(found.id)]
     steps, waits = [views.step(step, hide) for step in app.steps(found.id)], app.waits(found.id)
     if not shared.printed_json(views.job_with_history(job, history, steps, waits)):
-        _print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
+        _print_job(shared, job, history)
         print_waits(shared, waits)
         print_steps(shared, steps)
 
 
-def _print_job(shared: Shared, job: JobOut, history: Sequence[Attempt], names: Mapping[str, str]) -> None:
+def _print_job(shared: Shared, job: JobOut, history: Sequence[Attempt]) -> None:
     shared.print((clean(job.type), "bold"), "  ", job.id)
     shared.out.print(job_status(job), Text(_summary(job), style="dim"), soft_wrap=True)
     if job.error:
@@ -129,7 +130,7 @@ def _print_job(shared: Shared, job: JobOut, history: Sequence[Attempt], names: M
         section(shared, "Progress", [f"{drawn} {job.progress.fraction:.0%} {clean(job.progress.message)}"])
     section(shared, "Payload", pretty(job.payload).splitlines())
     section(shared, "Timeline")
-    for moment, text, color in sorted(_timeline(job, history, names), key=lambda line: line[0]):
+    for moment, text, color in sorted(_timeline(job, history), key=lambda line: line[0]):
         shared.print("  ", (units.format_local(moment), "dim"), "  ", (text, color))
     for attempt in history:
         if trace := clean((attempt.traceback or "").rstrip(), one_line=False):
@@ -150,7 +151,7 @@ def _summary(job: Job) -> str:
     return "".join(f" · {part}" for part in parts)
 
 
-def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> Iterator[tuple[datetime, str, str]]:
+def _timeline(job: Job, history: Sequence[Attempt]) -> Iterator[tuple[datetime, str, str]]:
     """When, what, and in which style."""
     yield job.created_at, "created", ""
     for attempt in history:
@@ -158,10 +159,10 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
         lasted = units.format_duration((attempt.ended_at - attempt.started_at).total_seconds())
         error = f": {clean(attempt.error)}" if attempt.error else ""
         color = "red" if attempt.outcome == "failed" else "yellow"
-        yield attempt.started_at, f"attempt {n} started on {_worker(attempt.worker_id, names)}", ""
+        yield attempt.started_at, f"attempt {n} started on {_worker(attempt.worker_id)}", ""
         yield attempt.ended_at, f"attempt {n} {ended} after {lasted}{error}", color
     if job.started_at and job.started_at not in {attempt.started_at for attempt in history}:
-        yield job.started_at, f"attempt {job.attempts or 1} started on {_worker(job.worker_id, names)}", ""
+        yield job.started_at, f"attempt {job.attempts or 1} started on {_worker(job.worker_id)}", ""
     if job.completed_at:
         lasted = units.format_duration((job.completed_at - (job.started_at or job.completed_at)).total_seconds())
         after = f" after {lasted}" if job.started_at else ""
@@ -174,8 +175,8 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
         yield job.run_at, f"due ({units.format_relative(job.run_at)})", style(job.status)
 
 
-def _worker(id: str | None, names: Mapping[str, str]) -> str:
-    return f"worker {names.get(id, id)}" if id else "no worker (claimed by hand)"
+def _worker(id: str | None) -> str:
+    return f"worker {clean(worker_name(id))}" if id else "no worker (claimed by hand)"
 
 
 @command("why", help="Explain why a job is not running: every reason that holds, the deciding one first.")

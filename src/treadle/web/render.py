@@ -12,6 +12,7 @@ from urllib.parse import quote
 import jinja2
 
 from treadle.filters import Filter
+from treadle.ids import worker_name
 from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, WAITING
 from treadle.units import format_duration
 from treadle.version import __version__
@@ -50,7 +51,10 @@ TEMPLATES.globals.update(
     summary=SUMMARY,
     filter_statuses=f"{', '.join(STATE_NAMES)}; pending is {', '.join(WAITING)}",
     duration=format_duration,
-    **{function.__name__: function for function in (number, times, share, money, short, sentence, attempt_outcome)},
+    **{
+        function.__name__: function
+        for function in (number, times, share, money, short, sentence, attempt_outcome, worker_name)
+    },
 )
 
 

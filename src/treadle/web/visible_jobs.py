@@ -137,10 +137,6 @@ class VisibleJobs(OfCaller, frozen=True):
         own = [state for state in found if bound and (state.per, state.key) == ("tenant", bound)]
         return [msgspec.structs.replace(state, types=()) for state in own]
 
-    def worker_names(self) -> dict[str, str]:
-        """By id, for the workers that a job names."""
-        return {worker.id: worker.name for worker in self._app.workers()}
-
     def now(self) -> int:
         return self._app.store.now()
 

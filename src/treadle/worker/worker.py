@@ -16,12 +16,12 @@ import os
 import socket
 import sys
 import time
-import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost, WorkerQuiet
 from treadle.hooks import HookDispatcher
+from treadle.ids import new_worker_id
 from treadle.middleware import Lifespans, check_middleware
 from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
@@ -292,7 +292,7 @@ class Worker:
     def _register(self) -> None:
         """Appear in the database and in the cells, with an id that no worker has had before."""
         declare_local_dead(self.store)
-        self._types, id = self.app.registry.types, str(uuid.uuid4())
+        self._types, id = self.app.registry.types, new_worker_id(self.name)
         self._inflight.sign(CellOwner(id, self.store.url))
         register(self, host.identity(self._supervisor), id)
         self.id = self._heartbeat.worker = self._leases.worker = self._hooks.worker = id

@@ -16,7 +16,6 @@ from treadle.job import STATE_OF, Attempt, Job, Status, state_of
 from treadle.reasons import Reason
 from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
-from treadle.web.pages import queries
 from treadle.web.pages.actions import ACTION_BUTTONS, forbidden
 from treadle.web.pages.job_history import history
 from treadle.web.pages.signals import shown_steps, shown_waits
@@ -90,7 +89,6 @@ class Part(NamedTuple):
 def job(request: Request) -> Response:
     found, hide = request.jobs.get(request.path["id"]), request.redactor
     attempts = [views.attempt(attempt, hide) for attempt in request.jobs.attempts(found.id)]
-    names = queries.worker_names(request)
     now = formatting.formatter_for(request).now
     parts = timeline(found, attempts, now)
     safe, reasons = views.job(found, hide), views.why(request.jobs.why(found.id), hide).reasons
@@ -109,7 +107,6 @@ def job(request: Request) -> Response:
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.text, part.seconds) for part in parts], "Where its time went"),
         attempts=[(attempt, _state(attempt.outcome), *_traceback(attempt)) for attempt in reversed(attempts)],
-        names=names,
         actions=[(ACTION_BUTTONS[key], reason) for key, reason in actions.items()],
         copies=copies(request, safe),
         payload=highlight.json(safe.payload),

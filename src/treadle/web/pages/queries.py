@@ -44,10 +44,6 @@ tenants = _reads("tenants", _tenants)
 """How many jobs each tenant has in each state."""
 
 
-def worker_names(request: Request) -> dict[str, str]:
-    return _cached(request, "worker names", request.jobs.worker_names, LIVE_SHARE)
-
-
 def problems(request: Request) -> list[Problem]:
     def make() -> list[Problem]:
         found = queues(request), workers(request), pauses(request)
