@@ -130,6 +130,8 @@ class JobNotFound(TreadleError, LookupError):
 
     def __init__(self, id: str) -> None:
         way_out = "td.jobs() lists the jobs that exist; old finished jobs are pruned"
+        if not isinstance(id, str):  # pyright: ignore[reportUnnecessaryIsInstance]  (not every caller is checked)
+            way_out = "an id is a text: pass job.id"
         super().__init__(f"no job has the id {shown(id)}; {way_out}")
         self.id = id
 

@@ -163,6 +163,12 @@ def test_a_clone_can_join_a_transaction(td: Treadle, treadle_url: str) -> None:
             assert (td.get(clone.id) is not None) is exists
 
 
+def test_a_job_in_place_of_its_id_is_explained(td: Treadle) -> None:
+    job: Any = td.enqueue("mail")
+    with pytest.raises(JobNotFound, match=r"pass job\.id"):
+        td.cancel(job)
+
+
 def test_a_clone_of_a_missing_job_raises_job_not_found(td: Treadle) -> None:
     with pytest.raises(JobNotFound):
         td.clone(new_id())
