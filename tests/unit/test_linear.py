@@ -269,7 +269,7 @@ SEES = {
 BLIND = {
     "signature": {"_CONTEXT"},  # an annotation in the handler's code
     "stores.libsql.hrana": {"_TOKEN"},  # statements: ours, and in a transaction those of the handler's code
-    "stores.postgres.connection": {"named"},  # our statements
+    "stores.postgres.placeholders": {"NAME"},  # our statements
     "stores.sqlite.sql": {"from_postgres"},
     "stores.user_connections.detect": {"way_out_of_factory"},  # the name of a class
     "stores.user_connections.drivers": {"_NAMED"},
