@@ -24,13 +24,15 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
+from treadle import Limit
 from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.errors import WorkerLost, WorkerQuiet
 from treadle.job import Status
 from treadle.outcome import COMPLETED, RELEASED
 from treadle.pauses import NewPause, Target
 from treadle.stores import claim_order, parking
-from treadle.stores.base import ClaimRequest
+from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.claim_order import Cursors
 
 MAIL, EMBED, ACME = Target(queue="mail"), Target(type="embed"), Target(tenant="acme")
@@ -278,6 +280,17 @@ def test_a_limited_type_is_not_held_back_by_a_paused_tenant(store):
     pause(store, ACME)
 
     assert [free] == ids(take(store, 5))
+
+
+def test_jobs_of_a_paused_tenant_with_a_key_of_a_limit_hold_back_nobody(store):
+    store.publish([TypePolicy(type="noop", limits=as_json([Limit("api", concurrency=5, per="tenant")]))])
+    put_many(store, 100, tenant="acme")
+    free = put(store, tenant="umbrella").id
+    pause(store, ACME)
+
+    assert [free] == ids(take(store, 5))
+    assert [("tenant:acme", 100)] == parked(store)
+    assert take(store).due.in_seconds is None
 
 
 def test_parked_jobs_come_back_in_chunks(store, monkeypatch):

@@ -221,6 +221,9 @@ class Transitions(Transaction):
             jobs = served(order, jobs, self.cursors.turn) if order.turns else jobs
             keyed = self._lease_fitting(limited, worker, request, order, jobs) if limited and jobs else []
             plain = [job for job in jobs if not (limited and limited.has_keys(job[2].type))]
+            if self.cursors.paused.tenants and len(keyed) < len(jobs) - len(plain):
+                met = {job[1] for job in plain}
+                self._short += _starts_of([job for job in jobs if job[1] not in met and not job[2].fair], batch)
             in_order = self._lease_in_order(worker, request, batch, [job for job in plain if not job[2].fair])
             if keyed and in_order:  # two statements, one order
                 keyed = sorted([*keyed, *in_order], key=lambda c: (c.run_at, c.id))
