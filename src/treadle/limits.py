@@ -207,6 +207,7 @@ class Limits:
         """... without a key: they hold for all jobs of a type."""
         self.keyed = {type: found for type, of in names if (found := tuple(n for n in of if self._per(n)))}
         """... with a key."""
+        self._pers = {type: [(name, self._per(name) or "") for name in found] for type, found in self.keyed.items()}
         changed = {name for name, _ in self._changes}
         self._as_declared = {name: (x.concurrency, x.rate) for name, x in self.by_name.items() if name not in changed}
 
@@ -231,12 +232,17 @@ class Limits:
 
     def keys(self, type: str, tenant: str, subject: str, values: Mapping[str, object]) -> tuple[Key, ...]:
         """The keys of one job. `values`: what its payload has at each path."""
-        found = []
-        for name in self.keyed.get(type, ()):
-            per = self._per(name) or ""
-            value = tenant if per == "tenant" else subject if per == "subject" else key_of(values.get(per))
-            found.append((name, value[:MOST_KEY]))
-        return tuple(found)
+        return tuple(
+            [
+                (
+                    name,
+                    (tenant if per == "tenant" else subject if per == "subject" else key_of(values.get(per)))[
+                        :MOST_KEY
+                    ],
+                )
+                for name, per in self._pers.get(type, ())
+            ]
+        )
 
     def bounds(self, key: Key) -> Bounds:
         declared = self._as_declared.get(key[0])

@@ -12,7 +12,7 @@ job was cancelled meanwhile, say) is added by a chore.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -76,10 +76,12 @@ def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key], *, count_al
     statement = tx.sql.KEY_USES.format(keys=tx.sql.COUNTED_KEYS, unit=tx.sql.UNIT)
     rows = tx.execute(statement, {"keys": as_json(asked), "now": tx.now, "grace": RECLAIM_AFTER})
     found = {}
-    for name, key, running, bucket, given_back, held_until, parked in rows:
-        (_, rate), (full_at, row) = bounds[name, key], _decode_bucket(bucket or "[0,0]")
-        full_at = rate.spend(full_at, 0, -given_back) if rate and full_at and given_back else full_at
-        found[name, key] = KeyUse(running, full_at, held_until or 0, bool(parked), row)
+    for name, key, running, bucket, given_back, held_until, parked in rows.fetchall():
+        full_at, row = 0, 0
+        if bucket is not None and (rate := bounds[name, key][1]):
+            full_at, row = _decode_bucket(bucket)
+            full_at = rate.spend(full_at, 0, -given_back) if full_at and given_back else full_at
+        found[name, key] = KeyUse(running, full_at, held_until or 0, parked is not None, row)
     return found
 
 
@@ -95,7 +97,7 @@ class LimitedClaim:
         self._full: set[Key] = set()
         """Keys for which jobs were parked."""
         self._spent: set[Key] = set()
-        """Keys of jobs that were claimed."""
+        """Keys with a rate, of jobs that were claimed."""
         self._left: set[Key] = set()
         """Keys with a free place that a job did not take, because another key of it is full."""
         self._parked = 0
@@ -215,7 +217,8 @@ class LimitedClaim:
         for id, tenant, subject, values in rows:
             seen = limited[id], tenant, subject, values
             if seen not in known:  # most jobs of a claim have the same keys as others
-                known[seen] = limits.keys(*seen[:3], dict(zip(paths, decode(values or "[]"), strict=False)))
+                found = dict(zip(paths, decode(values), strict=False)) if values else {}
+                known[seen] = limits.keys(*seen[:3], found)
             keys[id] = known[seen]
         return keys
 
@@ -230,8 +233,8 @@ class LimitedClaim:
         if None in places:
             self.again = True
             return False
-        full = next((key for key in keys if self._places[key] <= 0), None)
-        if full is not None:
+        if 0 in places:
+            full = keys[places.index(0)]
             parked.append((id, parked_for(full)))
             self._full.add(full)
             self._left.update(key for key in keys if self._places[key] > 0)
@@ -244,21 +247,30 @@ class LimitedClaim:
     def record(self, claimed: Sequence[ClaimedJob]) -> None:
         """Write under which keys the claimed jobs run, and what they take from the buckets."""
         starts, rows = Counter[Key](), list[tuple[str, str, str, int, str]]()
-        alike = defaultdict[tuple[str, tuple[Key, ...]], list[ClaimedJob]](list)
+        known = dict[tuple[str, tuple[Key, ...]], tuple[list[Key], list[Key], int]]()
         for c in claimed:
-            alike[c.type, self._keys.get(c.id, ())].append(c)
-        for (type, own), some in alike.items():
-            keys = (*((name, "") for name in self._limits.whole.get(type, ())), *own)
-            starts.update(dict.fromkeys(keys, len(some)))
-            counted = [key for key in keys if not key[0].startswith(OF_TYPE)]
-            rows += [(*key, c.id, c.number, c.tenant) for key in counted for c in some]
-            if counted or any(self._limits.bounds(key)[1] for key in keys):
-                frees_places = any(self._limits.bounds(key)[0] is not None for key in own)
-                for c in some:
-                    msgspec.structs.force_setattr(c, "limited", 2 if frees_places else 1)
+            kind = c.type, self._keys.get(c.id, ())
+            if (found := known.get(kind)) is None:
+                found = known[kind] = self._counted(*kind)
+            counted, rated, limited = found
+            if limited:
+                msgspec.structs.force_setattr(c, "limited", limited)
+            for name, key in counted:
+                rows.append((name, key, c.id, c.number, c.tenant))
+            for one in rated:
+                starts[one] += 1
         if rows:
             self._tx.execute(self._tx.sql.ADD_LEASE_KEYS, {"rows": as_json(rows)})
-        self._spend(starts)
+        if starts:
+            self._spend(starts)
+
+    def _counted(self, type: str, own: tuple[Key, ...]) -> tuple[list[Key], list[Key], int]:
+        """Of a job with these keys: those that are written beside its lease, those with a rate, and its `limited`."""
+        keys = (*((name, "") for name in self._limits.whole.get(type, ())), *own)
+        counted = [key for key in keys if not key[0].startswith(OF_TYPE)]
+        rated = [key for key in keys if self._limits.bounds(key)[1]]
+        frees_places = any(self._limits.bounds(key)[0] is not None for key in own)
+        return counted, rated, (2 if frees_places else 1) if counted or rated else 0
 
     def record_parked(self) -> None:
         """Write when the jobs that were parked may follow, if that is known now."""
@@ -269,13 +281,13 @@ class LimitedClaim:
         rows = []
         for key, n in starts.items():
             use, (_, rate) = self._uses[key], self._limits.bounds(key)
-            full_at = rate.spend(use.full_at, self._tx.now, n) if rate else 0
+            assert rate is not None
+            full_at = rate.spend(use.full_at, self._tx.now, n)
             self._uses[key] = use._replace(running=use.running + n, full_at=full_at)
-            rows += [(*key, full_at, use.bucket)] if rate else []
+            rows.append((*key, full_at, use.bucket))
         self._spent |= starts.keys()
-        if rows:
-            for statement in self._tx.sql.SET_BUCKETS:
-                self._tx.execute(statement, {"keys": as_json(rows)})
+        for statement in self._tx.sql.SET_BUCKETS:
+            self._tx.execute(statement, {"keys": as_json(rows)})
 
 
 def add_openings(tx: Transaction, openings: Iterable[tuple[Key, int | None]]) -> None:
