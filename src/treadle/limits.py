@@ -232,17 +232,11 @@ class Limits:
 
     def keys(self, type: str, tenant: str, subject: str, values: Mapping[str, object]) -> tuple[Key, ...]:
         """The keys of one job. `values`: what its payload has at each path."""
-        return tuple(
-            [
-                (
-                    name,
-                    (tenant if per == "tenant" else subject if per == "subject" else key_of(values.get(per)))[
-                        :MOST_KEY
-                    ],
-                )
-                for name, per in self._pers.get(type, ())
-            ]
-        )
+        found = []
+        for name, per in self._pers.get(type, ()):
+            value = tenant if per == "tenant" else subject if per == "subject" else key_of(values.get(per))
+            found.append((name, value[:MOST_KEY]))
+        return tuple(found)
 
     def bounds(self, key: Key) -> Bounds:
         declared = self._as_declared.get(key[0])
