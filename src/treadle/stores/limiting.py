@@ -211,8 +211,7 @@ class LimitedClaim:
         """The keys of the jobs that are still there. On PostgreSQL they are locked now."""
         limits, types = self._limits, set(limited.values())
         paths, known = limits.paths(types), dict[tuple[str, str, str, str], tuple[Key, ...]]()
-        split = None if limits.by_tenant(types) else [path.split(".")[1:] for path in paths]
-        rows = self._tx.limit_values(list(limited), split)
+        rows = self._tx.limit_values(list(limited), self.paths(types))
         keys = {}
         for id, tenant, subject, values in rows:
             seen = limited[id], tenant, subject, values
@@ -221,6 +220,11 @@ class LimitedClaim:
                 known[seen] = limits.keys(*seen[:3], found)
             keys[id] = known[seen]
         return keys
+
+    def paths(self, types: Collection[str]) -> list[list[str]] | None:
+        """What the keys of these types need of the payloads. None: the tenant is enough."""
+        limits = self._limits
+        return None if limits.by_tenant(types) else [path.split(".")[1:] for path in limits.paths(types)]
 
     def _lock(self, keys: set[Key]) -> None:
         """Lock and measure keys that are new to this claim. It does not wait for others, which may wait for it."""

@@ -48,6 +48,14 @@ def test_several_ranges_are_read_separately(explain):
     check(explain(hot.READ_RANGES, {"ranges": ranges, "now": LATER, "limit": BATCH // 10}))
 
 
+@from_where
+def test_the_jobs_of_one_range_are_locked_from_its_start_or_from_a_cursor(explain, position):
+    queue, type, priority = RANGE
+    run_at, id = position
+    place = {"queue": queue, "type": type, "priority": priority, "run_at": run_at, "id": id, "limit": BATCH}
+    check(explain(hot.LIMIT_VALUES_OF_RANGE, {**place, "paths": '[["a", "b"]]', "by_tenant": False, "now": LATER}))
+
+
 def test_jobs_that_are_not_due_are_not_read(explain):
     ranges = json.dumps([(*place, *START) for place in EVERY_RANGE])
 

@@ -86,6 +86,8 @@ class Transitions(Transaction):
     """The ranges of which it got less than it asked for."""
     _behind = 0
     """How often it got less than it asked for of those by turns."""
+    _locked: list[tuple[Any, ...]] | None = None
+    """Jobs that it has locked, as LIMIT_VALUES finds them, if their keys are not read yet."""
 
     @contextmanager
     def snapshot(self) -> Generator[None]:
@@ -146,8 +148,21 @@ class Transitions(Transaction):
         return [(name, key) for name, key, locked in rows if wait or locked]
 
     def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]] | None) -> Iterable[LimitValues]:
-        row = {"ids": as_json(ids), "paths": as_json(paths or []), "by_tenant": paths is None, "now": self.now}
-        return self.execute(sql.LIMIT_VALUES, row).fetchall()
+        if self._locked is None:
+            row = {"ids": as_json(ids), "paths": as_json(paths or []), "by_tenant": paths is None, "now": self.now}
+            self._locked = self.execute(sql.LIMIT_VALUES, row).fetchall()
+        locked, self._locked = self._locked, None
+        return [row[:4] for row in locked if not row[5]]
+
+    def _lock_start(self, head: Head, order: ClaimOrder, limited: LimitedClaim) -> RangeStart:
+        """Read a range beside which no other is to be read, and lock what is read: all of it is taken or parked."""
+        paths, (run_at, id) = limited.paths([head.range.type]), head.after
+        row = {"paths": as_json(paths or []), "by_tenant": paths is None, "now": self.now, "limit": order.rows}
+        place = {**head.range._asdict(), "run_at": run_at, "id": id}
+        self._locked = self.execute(sql.LIMIT_VALUES_OF_RANGE, {**row, **place}).fetchall()
+        due = [(row[4], row[0]) for row in self._locked]
+        lower = self.value(sql.LOWER_PRIORITY, place) if len(due) < order.rows else None
+        return RangeStart(due, lower)
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
         state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now}).fetchone()
@@ -210,14 +225,14 @@ class Transitions(Transaction):
         self, worker: str, request: ClaimRequest, order: ClaimOrder, batch: Sequence[Head]
     ) -> list[ClaimedJob]:
         head = batch[0]
-        limited = self._limited
-        if (
-            len(batch) > 1
-            or head.range.fair
-            or order.has_others(head)
-            or (limited and limited.has_keys(head.range.type))
-        ):
-            jobs = order.merge(batch, self._read_starts(batch, order))
+        limited, alone = self._limited, not (len(batch) > 1 or head.range.fair or order.has_others(head))
+        if not alone or (limited and limited.has_keys(head.range.type)):
+            all_taken = alone and order.places(head.range.type) == order.missing == order.rows
+            if all_taken and limited and head.at[0] <= self.now:
+                starts = [self._lock_start(head, order, limited)]
+            else:
+                starts = self._read_starts(batch, order)
+            jobs = order.merge(batch, starts)
             jobs = served(order, jobs, self.cursors.turn) if order.turns else jobs
             keyed = self._lease_fitting(limited, worker, request, order, jobs) if limited and jobs else []
             plain = [job for job in jobs if not (limited and limited.has_keys(job[2].type))]

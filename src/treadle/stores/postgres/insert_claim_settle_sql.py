@@ -128,20 +128,31 @@ LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock")
 # ... of which those that no other transaction has locked.
 LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock")
 
-# Lock waiting jobs that no other transaction has, and that are not paused: their ids, tenants, subjects and, as JSON,
-# what their payloads have at :paths. :by_tenant: the jobs themselves are not read.
-LIMIT_VALUES = f"""
-SELECT r.id::text, r.tenant, coalesce(j.subject, ''), (
+# Lock waiting jobs that no other transaction has: their ids, tenants, subjects, and as JSON what their payloads have at
+# :paths; their run_at, and whether they are paused. :by_tenant: the jobs themselves are not read.
+_LIMIT_VALUES = """
+WITH paused AS MATERIALIZED (
+    SELECT tenant, queue, type FROM treadle.pauses WHERE until IS NULL OR until > :now)
+SELECT r.id::text, r.tenant, coalesce(j.subject, ''), CASE WHEN NOT :by_tenant THEN (
            SELECT json_agg(j.payload #> ARRAY(SELECT jsonb_array_elements_text(p.v)) ORDER BY p.n)::text
-             FROM jsonb_array_elements(CAST(:paths AS text)::jsonb) WITH ORDINALITY p (v, n))
-  FROM (SELECT * FROM treadle.ready q WHERE q.id = {THESE} FOR UPDATE SKIP LOCKED) r
+             FROM jsonb_array_elements(CAST(:paths AS text)::jsonb) WITH ORDINALITY p (v, n)) END, r.run_at,
+       r.queue = ANY(ARRAY(SELECT queue FROM paused)) OR r.type = ANY(ARRAY(SELECT type FROM paused))
+       OR r.tenant = ANY(ARRAY(SELECT tenant FROM paused WHERE tenant <> ''))
+  FROM ({rows} FOR UPDATE SKIP LOCKED) r
   LEFT JOIN LATERAL (SELECT subject, payload FROM treadle.jobs q
                       WHERE NOT :by_tenant AND q.id = r.id AND q.tenant = r.tenant LIMIT 1) j ON true
- WHERE r.parked IN ('', 'fair') AND NOT EXISTS (
-       SELECT 1 FROM treadle.pauses p
-        WHERE (p.until IS NULL OR p.until > :now)
-          AND (p.queue = r.queue OR p.type = r.type OR (p.tenant <> '' AND p.tenant = r.tenant)))
 """
+LIMIT_VALUES = _LIMIT_VALUES.format(
+    rows=f"SELECT * FROM treadle.ready q WHERE q.id = {THESE} AND q.parked IN ('', 'fair')"
+)
+# ... the next due jobs of one range.
+LIMIT_VALUES_OF_RANGE = _LIMIT_VALUES.format(
+    rows="""
+        SELECT * FROM treadle.ready q
+         WHERE q.queue = :queue AND q.type = :type AND q.priority = :priority AND q.run_at <= :now
+           AND (q.run_at, q.id) > (:run_at, CAST(:id AS uuid)) AND q.parked = ''
+         ORDER BY q.run_at, q.id LIMIT :limit"""
+)
 
 _RANGES = """SELECT v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
                        (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
