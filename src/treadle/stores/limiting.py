@@ -270,10 +270,17 @@ class LimitedClaim:
 
     def _counted(self, type: str, own: tuple[Key, ...]) -> tuple[list[Key], list[Key], int]:
         """Of a job with these keys: those that are written beside its lease, those with a rate, and its `limited`."""
-        keys = (*((name, "") for name in self._limits.whole.get(type, ())), *own)
-        counted = [key for key in keys if not key[0].startswith(OF_TYPE)]
-        rated = [key for key in keys if self._limits.bounds(key)[1]]
-        frees_places = any(self._limits.bounds(key)[0] is not None for key in own)
+        counted, rated, frees_places = list(own), list[Key](), False
+        for name in self._limits.whole.get(type, ()):
+            if not name.startswith(OF_TYPE):
+                counted.append((name, ""))
+            if self._limits.bounds((name, ""))[1]:
+                rated.append((name, ""))
+        for key in own:
+            concurrency, rate = self._limits.bounds(key)
+            frees_places = frees_places or concurrency is not None
+            if rate:
+                rated.append(key)
         return counted, rated, (2 if frees_places else 1) if counted or rated else 0
 
     def record_parked(self) -> None:

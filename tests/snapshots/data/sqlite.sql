@@ -291,10 +291,10 @@ CREATE TABLE treadle_openings (
     name TEXT NOT NULL,
     key  TEXT NOT NULL,
     at   INTEGER NOT NULL,
-    held INTEGER NOT NULL  -- 1: nothing of this key starts before
+    held INTEGER NOT NULL  -- 1: nothing of this key starts before; 2: the next one may start then; 0: now
 ) STRICT;
 CREATE INDEX treadle_openings_in_order ON treadle_openings (at);
-CREATE INDEX treadle_openings_by_key ON treadle_openings (name, key, at);
+CREATE INDEX treadle_openings_by_key ON treadle_openings (name, key, at) WHERE held > 0;
 
 -- The token bucket of each key of a rate. The newest row counts; one without `full_at` gives a token back.
 CREATE TABLE treadle_buckets (

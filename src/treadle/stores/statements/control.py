@@ -32,10 +32,12 @@ class Control:
     UNSET_LIMIT = "DELETE FROM treadle.limits WHERE name = :name AND key = :key"
     # The keys that handlers hold back, and those that a person lets go.
     HELD_KEYS = """
-        SELECT name, key, max(at) FROM treadle.openings WHERE held = 1 AND at > :now GROUP BY name, key
+        SELECT name, key, max(at) FROM treadle.openings WHERE held > 0 AND held = 1 AND at > :now GROUP BY name, key
          ORDER BY name, key LIMIT :most
     """
-    END_HOLD = "DELETE FROM treadle.openings WHERE name = :name AND key = :key AND held = 1 AND at > :now"
+    END_HOLD = """
+        DELETE FROM treadle.openings WHERE name = :name AND key = :key AND held > 0 AND held = 1 AND at > :now
+    """
     # Claims read the limits again when this has changed.
     LIMITS_VERSION = "SELECT coalesce(max(at), 0) FROM treadle.limits WHERE name = ''"
     LIMITS_CHANGED = """
@@ -62,7 +64,8 @@ class Control:
                    SELECT count(*) FROM treadle.buckets r
                     WHERE r.name = e.name AND r.key = e.key AND r.full_at IS NULL
                       AND r.seq > (SELECT seq {_BUCKET})) END,
-               (SELECT max(o.at) FROM treadle.openings o WHERE o.name = e.name AND o.key = e.key AND o.held = 1),
+               (SELECT max(o.at) FROM treadle.openings o
+                 WHERE o.name = e.name AND o.key = e.key AND o.held > 0 AND o.held = 1),
                (SELECT 1 FROM treadle.ready r
                  WHERE r.parked = 'limit:' || e.name || {{unit}} || e.key AND r.parked > 'fair' LIMIT 1)
           FROM ({{keys}}) e
@@ -81,12 +84,12 @@ class Control:
     # Of keys for which rows are parked, unless there is one to come. [[name, key, at, what for], …]
     ADD_OPENINGS = """
         INSERT INTO treadle.openings (name, key, at, held)
-        SELECT n.name, n.key, n.at, 0
+        SELECT n.name, n.key, n.at, CASE WHEN n.at > :now THEN 2 ELSE 0 END
           FROM (SELECT e ->> 0 AS name, e ->> 1 AS key, (e ->> 2)::bigint AS at, e ->> 3 AS parked
                   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e) n
          WHERE (SELECT 1 FROM treadle.ready r WHERE r.parked = n.parked AND r.parked > 'fair' LIMIT 1) = 1
            AND NOT (n.at > :now AND coalesce((SELECT max(o.at) FROM treadle.openings o
-                                               WHERE o.name = n.name AND o.key = n.key), 0) > :now)
+                                               WHERE o.name = n.name AND o.key = n.key AND o.held > 0), 0) > :now)
     """
     RUNNING_BY_LIMIT = "SELECT name, count(*) FROM treadle.lease_keys GROUP BY name"
     # Buckets that are full say nothing, and so do tokens that were given back to them. A claim deletes them in another
