@@ -205,6 +205,12 @@ class Limits:
         names = self.types.items()
         self.whole = {type: found for type, of in names if (found := tuple(n for n in of if not self._per(n)))}
         """... without a key: they hold for all jobs of a type."""
+        self.whole_keys = {type: tuple((name, "") for name in found) for type, found in self.whole.items()}
+        self.counted: dict[str, tuple[Key, ...]] = {
+            type: tuple(key for key in self.whole_keys.get(type, ()) if not key[0].startswith(OF_TYPE))
+            for type in declared
+        }
+        """... under which keys its jobs run, apart from their own."""
         self.keyed = {type: found for type, of in names if (found := tuple(n for n in of if self._per(n)))}
         """... with a key."""
         self._pers = {type: [(name, self._per(name) or "") for name in found] for type, found in self.keyed.items()}

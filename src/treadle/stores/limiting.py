@@ -13,7 +13,7 @@ job was cancelled meanwhile, say) is added by a chore.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ from treadle.codec import as_json, decode, decode_as
 from treadle.job import ClaimedJob
 from treadle.limits import OF_TYPE, Key, KeyUse, Limit, LimitChange, Limits, Rate, parked_for
 from treadle.stores.base import RECLAIM_AFTER
-from treadle.stores.claim_order import NO_SLOTS, Candidate, ClaimOrder, KnownLimits, Slots
+from treadle.stores.claim_order import NO_SLOTS, Candidate, ClaimOrder, KnownLimits, ReadyRange, Slots
 from treadle.stores.parking import MOST_PARKED
 from treadle.stores.rows import Due
 from treadle.stores.transaction import Transaction
@@ -94,6 +94,10 @@ class LimitedClaim:
         self._places: dict[Key, int] = {}
         self._keys: dict[str, tuple[Key, ...]] = {}
         """The keys of jobs that fit."""
+        self._bounded: set[Key] = set()
+        """Of the keys that were measured, those whose jobs free a place when they end."""
+        self._rated: set[Key] = set()
+        """... those with a rate."""
         self._full: set[Key] = set()
         """Keys for which jobs were parked."""
         self._spent: set[Key] = set()
@@ -176,8 +180,14 @@ class LimitedClaim:
 
     def _measure(self, keys: Collection[Key]) -> dict[Key, int]:
         """The free places of keys."""
-        uses = key_uses(self._tx, self._limits, keys, count_all=False)
-        places = {key: use.places(self._limits.bounds(key), self._tx.now) for key, use in uses.items()}
+        uses, places = key_uses(self._tx, self._limits, keys, count_all=False), dict[Key, int]()
+        for key, use in uses.items():
+            concurrency, rate = bounds = self._limits.bounds(key)
+            places[key] = use.places(bounds, self._tx.now)
+            if concurrency is not None:
+                self._bounded.add(key)
+            if rate is not None:
+                self._rated.add(key)
         self._uses |= uses
         self._places |= places
         return places
@@ -248,40 +258,28 @@ class LimitedClaim:
         self._keys[id] = keys
         return True
 
-    def record(self, claimed: Sequence[ClaimedJob]) -> None:
-        """Write under which keys the claimed jobs run, and what they take from the buckets."""
+    def keys_of(self, fitting: Mapping[str, ReadyRange]) -> list[tuple[str, str, str]]:
+        """Under which keys these jobs will run: ids, names and keys."""
+        counted = self._limits.counted
+        return [(id, name, key) for id, range in fitting.items() for name, key in counted[range.type] + self._keys[id]]
+
+    def record(self, claimed: Sequence[ClaimedJob], *, with_keys: bool = True) -> None:
+        """Write what the claimed jobs take from the buckets and, unless that is done, under which keys they run."""
         starts, rows = Counter[Key](), list[tuple[str, str, str, int, str]]()
-        known = dict[tuple[str, tuple[Key, ...]], tuple[list[Key], list[Key], int]]()
+        limits, rated = self._limits, self._rated
         for c in claimed:
-            kind = c.type, self._keys.get(c.id, ())
-            if (found := known.get(kind)) is None:
-                found = known[kind] = self._counted(*kind)
-            counted, rated, limited = found
-            if limited:
-                msgspec.structs.force_setattr(c, "limited", limited)
-            for name, key in counted:
-                rows.append((name, key, c.id, c.number, c.tenant))
-            for one in rated:
+            own, counted = self._keys.get(c.id, ()), limits.counted.get(c.type, ())
+            spent = [key for key in limits.whole_keys.get(c.type, ()) + own if key in rated] if rated else ()
+            for one in spent:
                 starts[one] += 1
+            if own or counted or spent:
+                msgspec.structs.force_setattr(c, "limited", 1 if self._bounded.isdisjoint(own) else 2)
+            for name, key in counted + own if with_keys else ():
+                rows.append((name, key, c.id, c.number, c.tenant))
         if rows:
             self._tx.execute(self._tx.sql.ADD_LEASE_KEYS, {"rows": as_json(rows)})
         if starts:
             self._spend(starts)
-
-    def _counted(self, type: str, own: tuple[Key, ...]) -> tuple[list[Key], list[Key], int]:
-        """Of a job with these keys: those that are written beside its lease, those with a rate, and its `limited`."""
-        counted, rated, frees_places = list(own), list[Key](), False
-        for name in self._limits.whole.get(type, ()):
-            if not name.startswith(OF_TYPE):
-                counted.append((name, ""))
-            if self._limits.bounds((name, ""))[1]:
-                rated.append((name, ""))
-        for key in own:
-            concurrency, rate = self._limits.bounds(key)
-            frees_places = frees_places or concurrency is not None
-            if rate:
-                rated.append(key)
-        return counted, rated, (2 if frees_places else 1) if counted or rated else 0
 
     def record_parked(self) -> None:
         """Write when the jobs that were parked may follow, if that is known now."""

@@ -145,13 +145,15 @@ def settle(database: Database, ended: Sequence[LeaseOutcome]) -> Settled | None:
     """Write completions from which nothing follows. If a lease is lost, the next settle finds what was written now."""
     if not ended or not all(map(_is_simple, ended)):
         return None
-    statement, parameters = sql.COMPLETE_ALL, fences(ended)
+    statement: str = sql.COMPLETE_ALL
+    parameters: dict[str, str | None] = {**fences(ended)}
     alike = database.cursors.known.limits.alike(c.type for c, _ in ended)
     if alike or any(c.limited for c, _ in ended):
-        keyed = as_json([c.id for c, _ in ended if c.limited > 1])
-        statement, parameters = sql.COMPLETE_LIMITED, {**parameters, "keyed": keyed, "types": as_json(alike)}
+        ids = [c.id for c, _ in ended if c.limited > 1]
+        keyed = None if len(ids) == len(ended) else as_json(ids)
+        statement, parameters = sql.COMPLETE_LIMITED, parameters | {"keyed": keyed, "types": as_json(alike)}
     notices = database.budget.notices({""})
-    parameters = {**parameters, "notices": as_json(notices.texts)}
+    parameters["notices"] = as_json(notices.texts)
     held, now, woken, _ = database.write_at_once("settle", statement, parameters).fetchone()
     if woken:
         database.notified(notices)

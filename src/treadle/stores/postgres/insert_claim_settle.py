@@ -88,6 +88,8 @@ class Transitions(Transaction):
     """How often it got less than it asked for of those by turns."""
     _locked: list[tuple[Any, ...]] | None = None
     """Jobs that it has locked, as LIMIT_VALUES finds them, if their keys are not read yet."""
+    _places: Mapping[str, str]
+    """Their rows."""
 
     @contextmanager
     def snapshot(self) -> Generator[None]:
@@ -152,6 +154,7 @@ class Transitions(Transaction):
             row = {"ids": as_json(ids), "paths": as_json(paths or []), "by_tenant": paths is None, "now": self.now}
             self._locked = self.execute(sql.LIMIT_VALUES, row).fetchall()
         locked, self._locked = self._locked, None
+        self._places = {row[0]: row[6] for row in locked}
         return [row[:4] for row in locked if not row[5]]
 
     def _lock_start(self, head: Head, order: ClaimOrder, limited: LimitedClaim) -> RangeStart:
@@ -258,9 +261,10 @@ class Transitions(Transaction):
         self, limited: LimitedClaim, worker: str, request: ClaimRequest, order: ClaimOrder, jobs: list[Candidate]
     ) -> list[ClaimedJob]:
         """Of types whose limits have keys, lease those jobs that fit."""
-        fitting = [(id, range) for _, id, range in limited.fit(order, jobs) if limited.has_keys(range.type)]
-        ids = as_json([id for id, _ in fitting])
-        return self._lease(worker, request, [range for _, range in fitting], {"ids": ids}) if fitting else []
+        fitting = {id: range for _, id, range in limited.fit(order, jobs) if limited.has_keys(range.type)}
+        places = ",".join([f'"{self._places[id]}"' for id in fitting])
+        which = {"places": f"{{{places}}}", "keys": as_json(limited.keys_of(fitting))}
+        return self._lease(worker, request, fitting.values(), which) if fitting else []
 
     def _lease_by_turns(
         self, worker: str, request: ClaimRequest, order: ClaimOrder, jobs: Sequence[Candidate]
@@ -331,6 +335,7 @@ class Transitions(Transaction):
         parameters["queues"] = as_json(request.queues) if request.queues else None
         token = secrets.randbits(63)
         statement = sql.INSERT_LEASES if "ranges" in which else sql.INSERT_LEASES_OF
+        statement = sql.INSERT_KEYED_LEASES if "keys" in which else statement
         found = self.execute(statement, {**parameters, "token": token}).fetchall()
         if found and found[0][_EXPIRED]:
             found = self._put_back_expired(found, token)
@@ -339,7 +344,7 @@ class Transitions(Transaction):
             log.warning(ORPHANED, len(found) - len(claimed))
             self.execute(sql.DROP_ORPHANED_LEASES)
         if self._limited:
-            self._limited.record(claimed)
+            self._limited.record(claimed, with_keys="keys" not in which)
         return claimed
 
     def _put_back_expired(self, found: Sequence[tuple[Any, ...]], token: int) -> list[tuple[Any, ...]]:

@@ -129,7 +129,7 @@ LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock")
 LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock")
 
 # Lock waiting jobs that no other transaction has: their ids, tenants, subjects, and as JSON what their payloads have at
-# :paths; their run_at, and whether they are paused. :by_tenant: the jobs themselves are not read.
+# :paths; their run_at, whether they are paused, and their rows. :by_tenant: the jobs themselves are not read.
 _LIMIT_VALUES = """
 WITH paused AS MATERIALIZED (
     SELECT tenant, queue, type FROM treadle.pauses WHERE until IS NULL OR until > :now)
@@ -137,18 +137,18 @@ SELECT r.id::text, r.tenant, coalesce(j.subject, ''), CASE WHEN NOT :by_tenant T
            SELECT json_agg(j.payload #> ARRAY(SELECT jsonb_array_elements_text(p.v)) ORDER BY p.n)::text
              FROM jsonb_array_elements(CAST(:paths AS text)::jsonb) WITH ORDINALITY p (v, n)) END, r.run_at,
        r.queue = ANY(ARRAY(SELECT queue FROM paused)) OR r.type = ANY(ARRAY(SELECT type FROM paused))
-       OR r.tenant = ANY(ARRAY(SELECT tenant FROM paused WHERE tenant <> ''))
+       OR r.tenant = ANY(ARRAY(SELECT tenant FROM paused WHERE tenant <> '')), r.ctid::text
   FROM ({rows} FOR UPDATE SKIP LOCKED) r
   LEFT JOIN LATERAL (SELECT subject, payload FROM treadle.jobs q
                       WHERE NOT :by_tenant AND q.id = r.id AND q.tenant = r.tenant LIMIT 1) j ON true
 """
 LIMIT_VALUES = _LIMIT_VALUES.format(
-    rows=f"SELECT * FROM treadle.ready q WHERE q.id = {THESE} AND q.parked IN ('', 'fair')"
+    rows=f"SELECT ctid, * FROM treadle.ready q WHERE q.id = {THESE} AND q.parked IN ('', 'fair')"
 )
 # ... the next due jobs of one range.
 LIMIT_VALUES_OF_RANGE = _LIMIT_VALUES.format(
     rows="""
-        SELECT * FROM treadle.ready q
+        SELECT ctid, * FROM treadle.ready q
          WHERE q.queue = :queue AND q.type = :type AND q.priority = :priority AND q.run_at <= :now
            AND (q.run_at, q.id) > (:run_at, CAST(:id AS uuid)) AND q.parked = ''
          ORDER BY q.run_at, q.id LIMIT :limit"""
@@ -229,13 +229,26 @@ INSERT_LEASES_OF = (
     )
     + _LEASED
 )
+# ... or these rows, which we have locked, and with each lease the keys under which it runs.
+# {row, …}, [[id, name, key], …]
+INSERT_KEYED_LEASES = (
+    MOVE_TO_LEASES.format(look="", rows="SELECT unnest(CAST(CAST(:places AS text) AS tid[]))")
+    + """,
+keyed AS (
+    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
+    SELECT e.v ->> 1, e.v ->> 2, l.id, l.lease, l.tenant
+      FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e (v) JOIN l ON l.id = (e.v ->> 0)::uuid)
+"""
+    + _LEASED
+)
 
 # Put jobs that were not started in time back, as if no claim had met them. [[id, start_by], …]
 UNLEASE = """
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS start_by
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
-gone AS (DELETE FROM treadle.leases WHERE id = ANY(ARRAY(SELECT id FROM e)) AND token = :token RETURNING *)
+gone AS (DELETE FROM treadle.leases WHERE id = ANY(ARRAY(SELECT id FROM e)) AND token = :token RETURNING *),
+keys AS (DELETE FROM treadle.lease_keys WHERE id = ANY(ARRAY(SELECT id FROM gone)))
 INSERT INTO treadle.ready
        (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, forgiven)
 SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
