@@ -25,6 +25,8 @@ from treadle.stores import claim_order as cursor
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import Cursors
 from treadle.stores.postgres.connection import Database
+from treadle.stores.postgres.insert_claim_settle import Transitions
+from treadle.stores.postgres.insert_claim_settle_sql import READ_RANGES
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -72,9 +74,27 @@ def test_a_claim_continues_where_the_last_one_ended(begun):
     assert [] == take(ours)
 
 
-def test_what_others_have_taken_of_many_types_is_taken_from_behind_it(open_store, time):
+@pytest.mark.parametrize("limited", ["nothing", "another type"])
+def test_claims_of_many_types_read_ahead(open_store, time, monkeypatch, limited):
+    ours = open_store()
+    if limited == "another type":
+        limit(ours, "limited", 3)
+    ours.insert([new_job(f"type-{n % 50}") for n in range(600)])
+    reads, value = [], Transitions.value
+    monkeypatch.setattr(Transitions, "value", lambda tx, sql, *row: reads.append(sql) or value(tx, sql, *row))
+
+    for _ in range(10):
+        assert 20 == len(take(ours, 20))
+
+    assert reads.count(READ_RANGES) < 5
+
+
+@pytest.mark.parametrize("limited", ["nothing", "another type", "one of them"])
+def test_what_others_have_taken_of_many_types_is_taken_from_behind_it(open_store, time, limited):
     """A claim has read ahead. Others take the same jobs."""
     ours, theirs = open_store(), open_store()
+    if limited != "nothing":
+        limit(ours, "limited" if limited == "another type" else "type-7", 1_000)
     jobs = ours.insert([new_job(f"type-{n % 50}") for n in range(600)])
     taken = take(ours, 40)
     assert ids(jobs[:40]) == ids(taken)

@@ -291,10 +291,11 @@ class Transitions(Transaction):
     def _read_ahead(self, heads: Sequence[Head], order: ClaimOrder) -> list[RangeStart]:
         """Of many ranges, more jobs are read than this claim needs: a range costs more than its jobs. Others may take
         them before a later claim does, which gets those behind them. But what limits allow is seen job by job."""
-        enough = order.rows
-        reads = [self._limited is not None or len(head.known) < enough for head in heads]
+        enough, types = order.rows, self.cursors.known.limits.types
+        limited = [head.range.type in types for head in heads] if types else [False] * len(heads)
+        reads = [is_limited or len(h.known) < enough for h, is_limited in zip(heads, limited, strict=True)]
         ranges = [(*head.range[:3], *head.after) for head in compress(heads, reads)]
-        most = 0 if self._limited else min(AHEAD * enough, MOST_AHEAD // max(1, len(ranges)))
+        most = 0 if any(limited) else min(AHEAD * enough, MOST_AHEAD // max(1, len(ranges)))
         row = {"ranges": as_json(ranges), "now": self.now, "limit": max(enough, most)}
         read = iter(_decode_starts(self.value(sql.READ_RANGES, row)) if ranges else ())
         return [
