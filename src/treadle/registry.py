@@ -80,7 +80,7 @@ class JobType(msgspec.Struct, kw_only=True):
 
     def published(self, redact: str) -> TypePolicy:
         """Its policy as workers publish it: with what its app hides, and with the arguments that it takes."""
-        return msgspec.structs.replace(self.policy, redact=redact, arguments=self.signature.schema())
+        return msgspec.structs.replace(self.policy, redact=redact, arguments=self.signature.schema)
 
 
 class JobDecorator(Protocol):

@@ -6,7 +6,7 @@ import inspect
 import logging
 import re
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from functools import partial
+from functools import cached_property, partial
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -65,6 +65,7 @@ class Signature:
         self._result = _readable_result(name, handler)
         self._warned = False
 
+    @cached_property
     def schema(self) -> str:
         """Its parameters as a JSON schema, for forms; '' if it is too large. Without defaults, which may be secrets."""
         found = msgspec.json.schema(self._struct, schema_hook=schema_of)

@@ -445,7 +445,7 @@ def test_a_result_that_does_not_fit_is_returned_as_it_is_and_logged_once(caplog:
 
 
 def test_the_form_of_a_type_does_not_show_the_defaults_of_a_model() -> None:
-    assert '"default"' not in of(Order).schema()
+    assert '"default"' not in of(Order).schema
 
 
 def test_pydantic_is_imported_only_by_the_app() -> None:

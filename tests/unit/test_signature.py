@@ -347,3 +347,13 @@ def test_the_signature_of_a_wrapped_handler_is_that_of_the_handler():
 
     assert inspect.signature(typed) == inspect.signature(wrapper)
     assert ("a", "b", "c") == signature(wrapper).names
+
+
+def test_the_schema_is_made_once():
+    """A worker publishes those of all types when it starts, and again every minute."""
+
+    def handler(n: int) -> None: ...
+
+    signature = Signature(handler, "handler", Context)
+
+    assert signature.schema is signature.schema

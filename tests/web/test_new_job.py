@@ -46,7 +46,7 @@ GOOD = {"arg-name": "wall", "arg-coats": "2", "arg-color": '"red"'}
 
 
 def test_a_signature_becomes_fields(td: Treadle) -> None:
-    fields = fields_of(declare(td).job_type.signature.schema())
+    fields = fields_of(declare(td).job_type.signature.schema)
     assert fields is not None
     assert [field.kind for field in fields] == KINDS
     assert [field.name for field in fields if field.required] == ["name", "coats", "color"]

@@ -159,7 +159,7 @@ class VisibleJobs(OfCaller, frozen=True):
     def arguments(self, type: str) -> str:
         """The JSON schema of a type's arguments, of its handler here or as workers published it; '' if unknown."""
         known = self._app.registry.get(type)
-        return known.signature.schema() if known is not None else self._app.store.arguments(type)
+        return known.signature.schema if known is not None else self._app.store.arguments(type)
 
     def published_types(self) -> list[str]:
         """The types that workers have published. A caller bound to a tenant learns only of those that it names."""

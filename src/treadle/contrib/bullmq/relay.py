@@ -4,6 +4,7 @@ if, these commit."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import msgspec
 from redis.exceptions import RedisError
@@ -30,8 +31,9 @@ class _AnyPayload(Signature):
         super().__init__(handler, name, Context)
         self._real = real
 
+    @cached_property
     def schema(self) -> str:
-        return "" if self._real is None else self._real.schema()
+        return "" if self._real is None else self._real.schema
 
     def decode(self, payload: str) -> dict[str, object]:
         return {}
