@@ -231,6 +231,17 @@ def test_a_job_that_expires_or_is_cancelled_while_parked_takes_no_place(store, c
     assert "expired" in store.get(late.id).error
 
 
+def test_a_job_that_a_claim_finds_expired_takes_no_place(store, clock):
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    put(store, tenant="x", start_within=SECOND)
+    clock.advance(2)
+    late = put(store, tenant="x").id
+
+    assert [late] == ids([*take(store), *take(store)])
+    assert 1 == len(select(store, "SELECT id FROM treadle.lease_keys"))
+    check_consistency(store)
+
+
 def test_a_chore_finds_places_that_nobody_was_told_of(store):
     """The job that was let go for the free place was cancelled."""
     declare(store, Limit("api", concurrency=1, per="tenant"))

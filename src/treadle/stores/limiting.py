@@ -268,7 +268,7 @@ class LimitedClaim:
         starts, rows = Counter[Key](), list[tuple[str, str, str, int, str]]()
         limits, rated = self._limits, self._rated
         for c in claimed:
-            own, counted = self._keys.get(c.id, ()), limits.counted.get(c.type, ())
+            own, counted = self._keys.pop(c.id, ()), limits.counted.get(c.type, ())
             spent = [key for key in limits.whole_keys.get(c.type, ()) + own if key in rated] if rated else ()
             for one in spent:
                 starts[one] += 1
@@ -282,7 +282,11 @@ class LimitedClaim:
             self._spend(starts)
 
     def record_parked(self) -> None:
-        """Write when the jobs that were parked may follow, if that is known now."""
+        """Write when the jobs that were parked may follow, if that is known now: at once, if a job that fits was not
+        leased, such as one that was not started in time."""
+        for key in (key for keys in self._keys.values() for key in keys):
+            self._places[key] += 1
+            self._left.add(key)
         later = [(key, self._next_at(key)) for key in self._full | self._spent]
         add_openings(self._tx, [*later, *((key, self._tx.now) for key in self._left if self._places[key] > 0)])
 

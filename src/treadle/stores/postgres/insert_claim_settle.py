@@ -185,6 +185,8 @@ class Transitions(Transaction):
         claimed.arrived = self._arrived
         if self.met_expired:  # what is behind them is for another claim, once the verb has ended them
             self.cursors.stale = True
+            if self._limited:
+                self._limited.record_parked()
             return claimed, []
         if kept and len(claimed) < request.limit and self.cursors.may_look():
             rest, kept = msgspec.structs.replace(request, limit=request.limit - len(claimed)), None
