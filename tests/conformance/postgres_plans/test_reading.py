@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.conformance.postgres_plans.plan import check
 from treadle.filters import Filter, parse
 from treadle.ids import first_id_of, ids_from
 from treadle.job import Status
+from treadle.stores.copying import Tables
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
 from treadle.stores.shared import search
@@ -199,6 +201,29 @@ def test_deleting_reads_only_what_it_deletes(explain):
         Transaction.sql.EXISTING_IDS,
     ):
         check(explain(statement, ids))
+
+
+class Copied(Tables):
+    """Tables that record the statements of a copy."""
+
+    def __init__(self) -> None:
+        self.tenant = None
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def _execute(self, sql: str, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        self.asked.append((sql, dict(given)))
+        return []
+
+
+def test_a_copy_reads_one_chunk_of_jobs_at_a_time(explain):
+    ids = explain.connection.execute(f"SELECT id::text FROM treadle.jobs j ORDER BY j.id OFFSET 1000 LIMIT {BATCH}")
+    (first,), *_, (last,) = ids.fetchall()
+    copied = Copied()
+    copied.next_ids(first, BATCH)
+    copied.places(first, last)
+
+    for statement, parameters in copied.asked:
+        check(explain(Transaction.sql.translate(statement), parameters), 3 * BATCH)
 
 
 def test_one_job_is_found_without_a_scan(explain):
