@@ -86,6 +86,40 @@ def test_a_job_that_has_not_ended_is_never_pruned(store, clock):
     assert {pending.id, processing.id} == set(ids(everything(store)))
 
 
+@pytest.mark.parametrize("others", [1, 10])
+def test_jobs_that_stay_between_those_that_are_pruned_are_whole(store, clock, others):
+    """A few of them, or so many that the old ones are rare."""
+    old, stay = [], []
+    for _ in range(others):
+        old.append(finish(store, COMPLETED).id)
+        stay += [put_and_take(store).id, finish(store, FAILED).id, put(store, run_at=clock.now + 365 * DAY).id]
+        for _ in range(3 if others == 1 else 0):
+            old.append(finish(store, CANCELLED).id)
+    old.append(finish(store, COMPLETED).id)
+    before = [store.get(id) for id in stay]
+    clock.now += DAY
+
+    assert len(old) == store.prune((Status.COMPLETED, Status.CANCELLED), HOUR, len(old))
+
+    assert {None} == {store.get(id) for id in old}
+    assert before == [store.get(id) for id in stay]
+    check_consistency(store)
+
+
+@pytest.mark.only("sqlite")
+def test_a_job_that_waits_beside_a_row_broken_by_hand_is_not_pruned(store, clock, by_hand):
+    """There are as many rows of jobs as are to be pruned, but not of the same ones."""
+    first, broken = finish(store, COMPLETED), finish(store, COMPLETED)
+    waits, last = put(store, run_at=clock.now + 365 * DAY), finish(store, COMPLETED)
+    by_hand(f"DELETE FROM treadle_jobs WHERE id = '{broken.id}'")
+    clock.now += DAY
+
+    assert 3 == store.prune(ALL, HOUR, 3)
+
+    assert waits == store.get(waits.id)
+    assert [None, None] == [store.get(job.id) for job in (first, last)]
+
+
 def test_at_most_one_chunk_is_pruned_at_a_time(store, clock):
     put_many(store, 7)
     store.settle([(claimed, COMPLETED) for claimed in take(store)])
@@ -130,6 +164,24 @@ def test_the_history_of_a_job_is_pruned_with_it_and_that_of_others_stays(store, 
         for table in ("jobs", "finished", "attempts", "steps", "logs", "waits")
     }
     assert history == {table: {kept} if table != "waits" else set() for table in history}  # what it waited for is gone
+
+
+def test_the_history_of_a_chunk_of_jobs_is_pruned_with_them(store, clock, by_hand):
+    """They waited for nothing. One that stays is between them."""
+    stays = None
+    for outcome in (COMPLETED, FAILED, COMPLETED, COMPLETED):
+        claimed = put_and_take(store)
+        store.save_steps([(claimed, NewStep("a"))])
+        store.save_logs([(claimed, [NewLine(1, ago=0, level="INFO", message="hello")])])
+        assert settle_one(store, claimed, RETRIED)
+        assert settle_one(store, take(store)[0], outcome)
+        stays = claimed.id if outcome is FAILED else stays
+    clock.now += DAY
+
+    assert 3 == store.prune((Status.COMPLETED,), HOUR, 3)
+
+    for table in ("jobs", "finished", "attempts", "steps", "logs"):
+        assert {stays} == {str(id) for (id,) in by_hand(f"SELECT id FROM treadle_{table}")}
 
 
 def test_pruning_an_old_job_leaves_the_key_to_its_new_holder(store, clock):
@@ -213,8 +265,9 @@ def test_jobs_that_have_waited_for_each_other_are_found_once(store, clock, monke
 
 
 @pytest.mark.only("sqlite")
+@pytest.mark.parametrize("limit", [2, 100])
 @pytest.mark.parametrize("meanwhile", [run_again, add_child])
-def test_a_job_that_is_needed_again_after_it_was_found_is_not_pruned(store, clock, monkeypatch, meanwhile):
+def test_a_job_that_is_needed_again_after_it_was_found_is_not_pruned(store, clock, monkeypatch, meanwhile, limit):
     """SQLite finds what is old before it locks the file."""
     needed, old = finish(store, COMPLETED), finish(store, COMPLETED)
     clock.now += 8 * DAY
@@ -228,7 +281,29 @@ def test_a_job_that_is_needed_again_after_it_was_found_is_not_pruned(store, cloc
 
     monkeypatch.setattr(Transaction, "prunable", prunable)
 
-    assert 1 == store.prune(ALL, 7 * DAY, 100)
+    assert 1 == store.prune(ALL, 7 * DAY, limit)
     assert Status.COMPLETED == store.get(needed.id).status
     assert None is store.get(old.id)
+    check_consistency(store)
+
+
+@pytest.mark.only("sqlite")
+def test_a_job_that_came_between_after_the_others_were_found_is_not_pruned(store, clock, monkeypatch):
+    """A producer that repeats an enqueue uses the id of the first time."""
+    first, late = finish(store, COMPLETED), new_job()
+    last = finish(store, COMPLETED)
+    clock.now += 8 * DAY
+    find = Transaction.prunable
+
+    def prunable(tx, *args):
+        found = find(tx, *args)
+        monkeypatch.undo()
+        store.insert([late])
+        return found
+
+    monkeypatch.setattr(Transaction, "prunable", prunable)
+
+    assert 2 == store.prune(ALL, 7 * DAY, 2)
+    assert Status.PENDING == store.get(late.id).status
+    assert [None, None] == [store.get(job.id) for job in (first, last)]
     check_consistency(store)

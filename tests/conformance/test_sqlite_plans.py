@@ -371,12 +371,15 @@ def test_pruning_reads_only_old_jobs(store, clock):
     finish(store, CANCELLED)
     clock.now += DAY
 
-    lines = plan(
-        store, Transaction.sql.PRUNABLE, {"oldest": "0190", "before": 1, "now": 1, "statuses": "[]", "limit": 5}
-    )
+    old = {"oldest": "0190", "before": 1, "now": 1, "statuses": "[]", "limit": 5}
 
-    assert [line for line in lines if line.startswith("SEARCH f USING PRIMARY KEY (id<?)")]
-    assert [] == [line for line in lines if "TEMP B-TREE" in line]
+    for statement in (Transaction.sql.PRUNABLE, hot.OLD_BETWEEN):
+        lines = plan(store, statement, old)
+        assert [line for line in lines if re.match(r"SEARCH \w+ USING PRIMARY KEY \(id<\?\)", line)]
+        assert [] == [line for line in lines if "TEMP B-TREE" in line]
+    for statement in (hot.KINDS_BETWEEN, hot.DELETE_OLD_BETWEEN, hot.DELETE_JOBS_BETWEEN, *hot.DELETE_HISTORY_BETWEEN):
+        lines = plan(store, statement, {**old, "first": "0180", "last": "0190"})
+        assert [] == [line for line in lines if line.startswith("SCAN treadle")]
 
 
 def test_pruning_the_usage_reads_only_old_rows(store):

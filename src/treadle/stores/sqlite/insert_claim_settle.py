@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -37,8 +36,8 @@ from treadle.stores.limiting import LimitedClaim, limited_claim
 from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due, Paused
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
-from treadle.stores.sqlite.sql import SQLiteStatements
-from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, Transaction, as_written, requeued
+from treadle.stores.sqlite.prune import PruneTransaction
+from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, as_written, requeued
 from treadle.stores.turns import TurnReader, found_by_turns, served
 
 log = logging.getLogger("treadle")
@@ -61,14 +60,9 @@ NUMBERS = range(1 << 62)
 """A counter of lease numbers beyond them was broken by hand."""
 
 
-class NotOld(Exception):
-    """What was found before the transaction began can no longer be pruned."""
-
-
-class Transitions(Transaction):
+class Transitions(PruneTransaction):
     """A transaction on SQLite's tables, in a file or on a libSQL server."""
 
-    sql = SQLiteStatements()
     cursors: Cursors
     _back = 0
     """How many rows this claim has put back after a pause."""
@@ -340,28 +334,6 @@ class Transitions(Transaction):
         if not self.cursors.stale:  # else the next claim looks anyway
             self.cursors.stale = woken.rowcount > 0
         return ()
-
-    def prune(self, old: Mapping[str, Any]) -> Moved:
-        return self.prune_found(old, self.prunable(old))
-
-    def prunable(self, old: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        return self.execute(sql.PRUNABLE_IDS, old).fetchall()
-
-    def prune_found(self, old: Mapping[str, Any], found: Sequence[tuple[Any, ...]], *, before: bool = False) -> Moved:
-        """`before`: they were found before this transaction began. Raises NotOld if one may be needed again."""
-        if not found:
-            return ()
-        moved, ids, first, last = zip(*((row[:4], row[4][1:-1], *row[5:]) for row in found), strict=True)
-        these = {**old, "ids": f"[{','.join(ids)}]", "first": min(first), "last": max(last)}
-        has_history = self.execute(sql.HAS_HISTORY, these).fetchone()
-        may_be_needed = before and has_history[-1]
-        deleted = self.execute(sql.DELETE_UNNEEDED if may_be_needed else sql.DELETE_OLD, these)
-        if before and deleted.rowcount < sum(row[3] for row in moved):  # to read it may take a round trip
-            raise NotOld
-        history = self.sql.DELETE_ATTEMPTS, self.sql.DELETE_STEPS, self.sql.DELETE_LOGS, self.sql.DELETE_WAITS
-        for statement in (self.sql.DELETE_JOBS, *compress(history, has_history)):
-            self.execute(statement, these)
-        return moved
 
     def _requeue(self, ended: Iterable[LeaseOutcome]) -> None:
         rows = as_json([(c.id, *requeued(self.now, o)) for c, o in ended])

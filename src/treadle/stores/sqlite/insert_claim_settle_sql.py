@@ -315,6 +315,31 @@ DELETE FROM treadle_finished WHERE id IN (
     SELECT f.id FROM json_each(:ids) e CROSS JOIN treadle_finished f ON f.id = e.value
      WHERE f.completed_at < :before AND {_UNNEEDED})
 """
+# Where the next of them begin and end, if none may be needed, and what there is between: to delete from one id to
+# another takes a third of the time that it takes to look for each id.
+_OLD = "completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))"
+_NEXT = f"SELECT id FROM treadle_finished WHERE id < :oldest AND {_OLD} ORDER BY id LIMIT 1"
+OLD_BETWEEN = f"""
+SELECT ({_NEXT}), ({_NEXT} OFFSET :limit - 1) WHERE NOT EXISTS (SELECT 1 FROM treadle_dedupe WHERE expires_at > :now)
+"""
+_BETWEEN = "id BETWEEN :first AND :last"
+KINDS_BETWEEN = (
+    f"SELECT status, type, queue, count(*) FROM treadle_finished WHERE {_BETWEEN} AND {_OLD} GROUP BY 1, 2, 3"
+)
+JOBS_BETWEEN = f"SELECT count(*) FROM treadle_jobs WHERE {_BETWEEN}"
+DELETE_OLD_BETWEEN = f"DELETE FROM treadle_finished WHERE {_BETWEEN} AND {_OLD}"
+# ... and then the jobs that are nowhere any more, and the attempts, steps and logs of jobs that are gone.
+DELETE_JOBS_BETWEEN = f"""
+DELETE FROM treadle_jobs WHERE {_BETWEEN} AND id NOT IN (
+    SELECT id FROM treadle_finished WHERE {_BETWEEN} UNION ALL SELECT id FROM treadle_ready WHERE {_BETWEEN}
+     UNION ALL SELECT id FROM treadle_leases WHERE {_BETWEEN})
+"""
+_GONE = f"{_BETWEEN} AND id NOT IN (SELECT id FROM treadle_jobs WHERE {_BETWEEN})"
+DELETE_HISTORY_BETWEEN = (
+    f"DELETE FROM treadle_attempts WHERE {_GONE}",
+    f"DELETE FROM treadle_steps WHERE {_GONE}",
+    f"DELETE FROM treadle_logs WHERE {_GONE}",
+)
 # Whether there are attempts, steps, logs and waits of jobs between two ids: a look at each costs less than to delete.
 HAS_HISTORY = """
 SELECT EXISTS (SELECT 1 FROM treadle_attempts WHERE id BETWEEN :first AND :last),

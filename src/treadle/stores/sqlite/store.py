@@ -23,7 +23,7 @@ from treadle.stores.shared.store import D, SQLStore
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
-from treadle.stores.sqlite.insert_claim_settle import NotOld
+from treadle.stores.sqlite.prune import NotOld
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
 from treadle.stores.sqlite.watch import Watch
 from treadle.stores.user_connections import ASYNC, is_async, unwrap
@@ -97,13 +97,13 @@ class SQLiteStore(SQLiteTables[Database]):
     def _prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         """To find what is old takes as long as to delete it. So it is found before others have to wait."""
         old = manage.prunable(self.now(), statuses, before, limit)
-        found = self.database.read("other", Transaction.prunable, old)
+        found = self.database.read("other", Transaction.prunable, old, True)
 
         def steps(tx: Transaction) -> int:
-            return manage.tally_pruned(tx, tx.prune_found(old, found, before=True))
+            return manage.tally_pruned(tx, tx.prune_found(found, before=True))
 
         try:
-            return self.database.write("other", steps) if found else 0
+            return self.database.write("other", steps) if found.n else 0
         except NotOld:
             return super()._prune(statuses, before, limit)
 
