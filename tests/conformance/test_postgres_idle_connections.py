@@ -19,6 +19,7 @@ def test_pools_whose_sessions_are_alike_share_what_is_idle(store, pools):
     assert len({session(store, pool) for pool in pools}) == 1
 
 
+@pytest.mark.direct
 def test_what_a_user_may_have_changed_serves_no_other_purpose(store):
     apart = session(store, "apart")
 

@@ -223,6 +223,7 @@ def test_a_watch_that_starts_between_two_commits_is_notified_of_the_second(open_
 
 
 @pytest.mark.only("postgresql")
+@pytest.mark.needs("notices_commits")
 def test_a_long_commit_in_a_burst_notifies(watch, open_store, monkeypatch):
     """When it began, listeners looked by themselves. When it is done, they no longer do."""
     theirs = open_store()
