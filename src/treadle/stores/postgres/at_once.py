@@ -26,8 +26,9 @@ from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import LOOKED_AT
 from treadle.stores.postgres import at_once_sql as sql
 from treadle.stores.postgres.connection import Database
-from treadle.stores.postgres.insert_claim_settle import ORPHANED, fences, new_rows
+from treadle.stores.postgres.insert_claim_settle import ORPHANED
 from treadle.stores.postgres.insert_claim_settle_sql import DROP_ORPHANED_LEASES
+from treadle.stores.postgres.row_values import fences, new_rows
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import Claim, Count, Due, Flags, Settled
 from treadle.stores.transaction import DRIFT, LeaseOutcome, step_row

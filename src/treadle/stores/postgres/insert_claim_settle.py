@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import compress
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -21,7 +19,7 @@ from treadle.codec import as_json
 from treadle.errors import WorkerLost, WorkerQuiet
 from treadle.job import ClaimedJob, NewJob
 from treadle.limits import Key
-from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
+from treadle.outcome import OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import (
     LOOKED_AT,
@@ -41,9 +39,10 @@ from treadle.stores.claim_order import (
 from treadle.stores.limiting import LimitedClaim, limited_claim
 from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.postgres import insert_claim_settle_sql as sql
+from treadle.stores.postgres.row_values import fences, new_rows, settle_row, starts_of
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
-from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, Transaction, as_written, requeued
+from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, Transaction, as_written
 from treadle.stores.turns import TurnReader, found_by_turns, served
 
 AHEAD = 8
@@ -57,10 +56,6 @@ ORPHANED = "%d waiting jobs were broken by hand: there is no such job"
 
 log = logging.getLogger("treadle")
 
-_COLUMNS = attrgetter(
-    *("id", "type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "dedupe_rule", "traceparent"),
-    *("schedule", "fired_at", "origin", "batch", "run_at", "delay", "start_within", "fair", "after"),
-)
 _EXPIRED = len(ClaimedJob.__struct_fields__) - 1  # `limited` is not read
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_starts = msgspec.json.Decoder(list[RangeStart]).decode
@@ -243,7 +238,7 @@ class Transitions(Transaction):
             plain = [job for job in jobs if not (limited and limited.has_keys(job[2].type))]
             if self.cursors.paused.tenants and len(keyed) < len(jobs) - len(plain):
                 met = {job[1] for job in plain}
-                self._short += _starts_of([job for job in jobs if job[1] not in met and not job[2].fair], batch)
+                self._short += starts_of([job for job in jobs if job[1] not in met and not job[2].fair], batch)
             in_order = self._lease_in_order(worker, request, batch, [job for job in plain if not job[2].fair])
             if keyed and in_order:  # two statements, one order
                 keyed = sorted([*keyed, *in_order], key=lambda c: (c.run_at, c.id))
@@ -310,7 +305,7 @@ class Transitions(Transaction):
     ) -> list[ClaimedJob]:
         """Lease these jobs, if they are of many ranges: to name them costs less than to look for the next one of each.
         Others may have taken some of them by now. Then, or of few ranges, lease the next jobs of each range."""
-        starts = _starts_of(jobs, batch)
+        starts = starts_of(jobs, batch)
         if self._short or 2 * len(starts) < len(jobs):
             return self._lease_ranges(worker, request, starts) if starts else []
         ids = as_json([id for _, id, _ in jobs])
@@ -354,7 +349,7 @@ class Transitions(Transaction):
         """The jobs that may start. The others wait again, until the verb ends them."""
         self.met_expired = True
         expired = found[0][_EXPIRED]
-        self.execute(sql.UNLEASE, {"rows": expired, "token": token, "now": self.now})
+        self.execute(PostgresStatements.UNLEASE, {"rows": expired, "token": token, "now": self.now})
         late = {id for id, _ in _decode_expired(expired)}
         return [row for row in found if row[0] not in late]
 
@@ -367,7 +362,7 @@ class Transitions(Transaction):
         for claimed, outcome in ended:
             if not outcome.kind.final:
                 self.job_waits(claimed.queue)
-        rows = as_json([self._settle_row(*one) for one in ended])
+        rows = as_json([settle_row(self.now, *one) for one in ended])
         held, arrived = self.execute(sql.SETTLE, {"rows": rows, "now": self.now}).fetchone()
         if arrived:
             self.job_waits("")
@@ -400,27 +395,3 @@ class Transitions(Transaction):
 
     def prune(self, old: Mapping[str, Any]) -> Moved:
         return self.execute(PostgresStatements.PRUNE, old).fetchall()
-
-    def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
-        run_at, charged, snoozed, suspicion, started, parked = requeued(self.now, o)
-        failure = o.kind if o.kind in UNSUCCESSFUL else None
-        ends = c.id, c.number, c.token, o.kind.final, charged, o.result, o.error
-        return *ends, run_at, snoozed, suspicion, failure, o.traceback, started, parked
-
-
-def fences(ended: Sequence[LeaseOutcome]) -> Mapping[str, str]:
-    """These leases, as COMPLETE takes them: as arrays in texts, which cost the least."""
-    ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
-    tokens = ",".join([str(c.token) for c, _ in ended])
-    return {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "tokens": f"{{{tokens}}}"}
-
-
-def _starts_of(jobs: Sequence[Candidate], batch: Sequence[Head]) -> list[tuple[ReadyRange, int, Position]]:
-    """How many jobs to take of each range, and after which: others may have taken these very jobs by now."""
-    counts, after = Counter(range for _, _, range in jobs), {head.range: head.after for head in batch}
-    return [(range, n, after[range]) for range, n in counts.items()]
-
-
-def new_rows(jobs: Sequence[NewJob]) -> Mapping[str, Any]:
-    """New jobs, as NEW_JOBS takes them."""
-    return {"rows": as_json([_COLUMNS(job) for job in jobs]), "payloads": f"[{','.join(job.payload for job in jobs)}]"}

@@ -242,21 +242,6 @@ keyed AS (
     + _LEASED
 )
 
-# Put jobs that were not started in time back, as if no claim had met them. [[id, start_by], …]
-UNLEASE = """
-WITH e AS MATERIALIZED (
-    SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS start_by
-      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
-gone AS (DELETE FROM treadle.leases WHERE id = ANY(ARRAY(SELECT id FROM e)) AND token = :token RETURNING *),
-keys AS (DELETE FROM treadle.lease_keys WHERE id = ANY(ARRAY(SELECT id FROM gone)))
-INSERT INTO treadle.ready
-       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, forgiven)
-SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
-                                                  WHERE j.id = l.id AND j.tenant = l.tenant), 0),
-       l.run_at, l.attempt - 1, l.snoozes, l.suspicion, :now, e.start_by, l.forgiven
-  FROM gone l JOIN e ON e.id = l.id
-"""
-
 # Leases of jobs that were deleted by hand: there is nothing left to run.
 DROP_ORPHANED_LEASES = f"""
 WITH gone AS ({_DELETE_ORPHANED_LEASES})
