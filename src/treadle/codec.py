@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from treadle.errors import BadCursor, NotJSON, PayloadTooDeep, PayloadTooLarge
-from treadle.json_types import to_builtin
+from treadle.json_types import decoder, to_builtin
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
@@ -24,7 +24,8 @@ decode = msgspec.json.Decoder().decode
 def decode_as(text: str, kind: type[T]) -> T | None:
     """JSON text that has this type; None if it was broken by hand."""
     try:
-        return msgspec.json.decode(text, type=kind)
+        found: T = decoder(kind)(text)
+        return found
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None
 

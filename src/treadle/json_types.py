@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import asdict, is_dataclass
 from functools import cache
@@ -13,6 +14,8 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 from msgspec import inspect
+
+_reading_annotations = threading.RLock()
 
 
 class OneOf(type):
@@ -53,10 +56,17 @@ def from_builtin(kind: Any, value: Any) -> Any:
         raise ValueError(f"There is no time zone {value!r} here") from None
 
 
+def decoder(kind: Any, dec_hook: Callable[[Any, Any], Any] | None = None) -> Callable[[str | bytes | bytearray], Any]:
+    """What decodes JSON as this type. msgspec reads the annotations of a class before it decodes one for the first
+    time. If threads do so at once, the process crashes (0.22)."""
+    with _reading_annotations:
+        return msgspec.json.Decoder(kind, dec_hook=dec_hook).decode
+
+
 def convert(value: Any, kind: Any) -> Any:
     """Decoded JSON as this type, which is `readable`. Raises msgspec.ValidationError. It is read from text again:
     msgspec's own `convert` does not call hooks for the keys of a dict."""
-    return msgspec.json.decode(msgspec.json.encode(value, enc_hook=to_builtin), type=kind, dec_hook=from_builtin)
+    return decoder(kind, from_builtin)(msgspec.json.encode(value, enc_hook=to_builtin))
 
 
 def readable(hint: Any) -> Any:

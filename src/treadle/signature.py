@@ -14,7 +14,7 @@ import msgspec
 
 from treadle import codec
 from treadle.errors import BadArguments, BadHandler, NotJSON
-from treadle.json_types import convert, from_builtin, readable, schema_of
+from treadle.json_types import convert, decoder, from_builtin, readable, schema_of
 
 log = logging.getLogger("treadle")
 
@@ -61,7 +61,7 @@ class Signature:
         self._text = str(inspect.Signature(resolved))
         self._fields = frozenset(self.names)
         self._struct = _struct(name, self._hints, self._required)
-        self._decode: Callable[[str], Any] = msgspec.json.Decoder(self._struct, dec_hook=from_builtin).decode
+        self._decode: Callable[[str], Any] = decoder(self._struct, from_builtin)
         self._result = _readable_result(name, handler)
         self._warned = False
 
@@ -145,7 +145,7 @@ class Signature:
             where, hint = f"{self.name}: {name}", self._hints[name]
             try:
                 text = codec.to_json(value, self.name, where)
-                if msgspec.json.decode(text, type=_readable_or_any(hint), dec_hook=from_builtin) != value:
+                if decoder(_readable_or_any(hint), from_builtin)(text) != value:
                     return NotJSON(where, value, _how_to_keep(hint, value))
             except NotJSON as error:
                 return error
@@ -211,7 +211,7 @@ def _struct(name: str, hints: Mapping[str, Any], required: Collection[str]) -> A
         known = {n: readable(hint) if n in required else _readable_or_any(hint) for n, hint in hints.items()}
         fields = [(n, hint | msgspec.UnsetType if _unites(hint) else Any, msgspec.UNSET) for n, hint in known.items()]
         struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
-        msgspec.json.Decoder(struct)
+        decoder(struct)
     except (TypeError, NameError) as error:
         raise BadHandler(name, str(error), TAKE) from error
     return struct

@@ -38,6 +38,7 @@ import msgspec
 from starlette.requests import Request as RawRequest
 
 from treadle.errors import TreadleError
+from treadle.json_types import decoder
 from treadle.stores.rows import AuditRow
 from treadle.web import body
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
@@ -249,7 +250,7 @@ async def _body(route: Route, request: RawRequest) -> Any:
     if kind != "application/json":
         raise HTTPProblem(415, f"a body of {kind or 'no kind'}", "send JSON, with Content-Type: application/json")
     try:
-        return msgspec.json.decode(content, type=route.body)
+        return decoder(route.body)(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise HTTPProblem(400, f"the body cannot be read: {error}", SEE_OPENAPI) from None
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from treadle.json_types import decoder
 from treadle.outcome import Outcome
 from treadle.prometheus import MEDIA, Histogram, family, histograms
 from treadle.worker.health_server import Answer, HealthServer, parse
@@ -212,7 +213,7 @@ class ReportFile:
         if not length:
             self._newest = None
         with suppress(msgspec.MsgspecError):
-            self._newest = msgspec.json.decode(os.pread(self.fd, length, 8), type=Report)
+            self._newest = decoder(Report)(os.pread(self.fd, length, 8))
         return self._newest
 
     def clear(self) -> None:
