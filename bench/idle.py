@@ -10,6 +10,9 @@ from bench.report import ReportRow, Target
 from bench.setting import Setting
 from bench.workers import wait_for, working
 
+SETTLED = 12.0
+"""Seconds after which a worker polls as rarely as it does when idle, and has closed the connections of its start."""
+
 
 def measure(setting: Setting) -> list[ReportRow]:
     """CPU over some seconds, heartbeats and chores included, and memory."""
@@ -18,7 +21,7 @@ def measure(setting: Setting) -> list[ReportRow]:
         first = database.waiting(1)
         with working(database, 1, setting.concurrency) as workers:
             wait_for(workers, lambda: database.completed("noop"), first.n)
-            time.sleep(min(2.0, setting.sizes.idle / 3))  # until it polls as rarely as it does when idle
+            time.sleep(min(SETTLED, 1.2 * setting.sizes.idle))
             setting.say(f"idle: a worker with nothing to do, for {setting.sizes.idle:g} s")
             pid = workers[0].pid
             began, used, load = time.monotonic(), cpu_seconds(pid), database.load()
