@@ -32,7 +32,7 @@ class Claim(list[ClaimedJob]):
     signalled: bool = False
     """Whether that is a signal, as far as it is known."""
     orphaned: int = 0
-    """The number of leases for which there is no job: their rows were broken by hand."""
+    """How many leases have no job: rows were broken by hand."""
 
 
 class Paused(NamedTuple):
