@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from treadle.clock import MINUTE, moment
 from treadle.job import Backlog
-from treadle.stores.rows import QueueStats
 from treadle.stores.transaction import Transaction
+
+MOST_LATER = 100_000
+"""How many jobs for later are counted: the others count as queued."""
 
 
 def is_sampled(tx: Transaction) -> bool:
@@ -15,14 +15,17 @@ def is_sampled(tx: Transaction) -> bool:
     return tx.value(tx.sql.IS_SAMPLED, {"minute": _minute(tx)}) is not None
 
 
-def sample(tx: Transaction, queues: Iterable[QueueStats]) -> int:
+def count(tx: Transaction) -> tuple[int, int, int]:
+    """How many jobs are pending, for later and processing. Takes no lock."""
+    pending, later, processing = tx.execute(tx.sql.BACKLOG_NOW, {"now": tx.now, "most": MOST_LATER}).fetchone()
+    return pending, min(later, pending), processing
+
+
+def sample(tx: Transaction, counts: tuple[int, int, int]) -> int:
     """Write what waits and runs now. Return 1, or 0 if another worker was first."""
-    counts = {"queued": 0, "later": 0, "processing": 0}
-    for row in queues:
-        counts["queued"] += row.counts["queued"]
-        counts["later"] += row.counts["scheduled"] + row.counts["retrying"]
-        counts["processing"] += row.counts["processing"]
-    return tx.execute(tx.sql.SAMPLE, {"minute": _minute(tx), **counts}).rowcount
+    pending, later, processing = counts
+    row = {"minute": _minute(tx), "queued": pending - later, "later": later, "processing": processing}
+    return tx.execute(tx.sql.SAMPLE, row).rowcount
 
 
 def backlog(tx: Transaction, since: int, until: int, step: int) -> list[Backlog]:

@@ -289,7 +289,7 @@ class SQLStore(ABC, Generic[D]):
         database = self.database
         if database.read("read", backlog.is_sampled):
             return 0
-        return database.write("other", backlog.sample, database.read("read", stats.queue_stats))
+        return database.write("other", backlog.sample, database.read("read", backlog.count))
 
     complete = moves("other", manage.complete)
 
