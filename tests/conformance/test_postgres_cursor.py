@@ -19,14 +19,11 @@ from tests.conformance.helpers import (
 )
 from treadle.clock import SECOND
 from treadle.errors import StoreUnusable
-from treadle.job import Reschedule
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.stores import claim_order as cursor
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import Cursors
 from treadle.stores.postgres.connection import Database
-from treadle.stores.postgres.insert_claim_settle import Transitions
-from treadle.stores.postgres.insert_claim_settle_sql import READ_RANGES
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -72,67 +69,6 @@ def test_a_claim_continues_where_the_last_one_ended(begun):
     assert waiting[:3] == ids(take(ours, 3))
     assert waiting[3:] == ids(take(ours))
     assert [] == take(ours)
-
-
-@pytest.mark.parametrize("limited", ["nothing", "another type"])
-def test_claims_of_many_types_read_ahead(open_store, time, monkeypatch, limited):
-    ours = open_store()
-    if limited == "another type":
-        limit(ours, "limited", 3)
-    ours.insert([new_job(f"type-{n % 50}") for n in range(600)])
-    reads, value = [], Transitions.value
-    monkeypatch.setattr(Transitions, "value", lambda tx, sql, *row: reads.append(sql) or value(tx, sql, *row))
-
-    for _ in range(10):
-        assert 20 == len(take(ours, 20))
-
-    assert reads.count(READ_RANGES) < 5
-
-
-@pytest.mark.parametrize("limited", ["nothing", "another type", "one of them"])
-def test_what_others_have_taken_of_many_types_is_taken_from_behind_it(open_store, time, limited):
-    """A claim has read ahead. Others take the same jobs."""
-    ours, theirs = open_store(), open_store()
-    if limited != "nothing":
-        limit(ours, "limited" if limited == "another type" else "type-7", 1_000)
-    jobs = ours.insert([new_job(f"type-{n % 50}") for n in range(600)])
-    taken = take(ours, 40)
-    assert ids(jobs[:40]) == ids(taken)
-
-    others = take(theirs, 80)
-    assert ids(jobs[40:120]) == ids(others)
-    taken += take(ours, 40)
-    while some := [*take(ours, 70), *take(theirs, 70)]:
-        taken += some
-
-    assert sorted(ids(jobs)) == sorted(ids([*taken, *others]))
-
-
-def retry_later(theirs, claimed):
-    later = Outcome(OutcomeKind.RETRIED, error="ValueError: not today", delay=3600 * SECOND)
-    assert not theirs.settle([(c, later) for c in claimed]).lost
-
-
-def move_to_another_queue(theirs, claimed):
-    assert not theirs.settle([(c, RELEASED) for c in claimed]).lost
-    for c in claimed:
-        theirs.reschedule(c.id, Reschedule(queue="other"))
-
-
-@pytest.mark.parametrize("change", [retry_later, move_to_another_queue])
-def test_what_was_read_ahead_and_may_not_run_any_more_is_not_taken(open_store, time, change):
-    """A claim has read ahead. Others run the same jobs, which then wait for a later moment, or in another queue."""
-    ours, theirs = open_store(), open_store()
-    jobs = ours.insert([new_job(f"type-{n % 50}") for n in range(600)])
-    taken = take(ours, 40, queues=("default",))
-    others = take(theirs, 80, queues=("default",))
-    assert ids(jobs[40:120]) == ids(others)
-
-    change(theirs, others)
-    while some := take(ours, 40, queues=("default",)):
-        taken += some
-
-    assert sorted({*ids(jobs)} - {*ids(others)}) == sorted(ids(taken))
 
 
 def give_back(theirs, claimed, clock):

@@ -6,6 +6,8 @@ priority) is a range of the index, which is read from its start. The ranges are 
 The n oldest jobs of a priority are in the n ranges with the oldest heads. So only these are read, a few jobs of each,
 and more only of a range whose jobs are all older than those of the others: the cost follows the number of jobs that are
 claimed, not the number of ranges.
+
+Of very many ranges, a claim finds jobs for the next claims, too: a range costs more than its jobs.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from __future__ import annotations
 import heapq
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from treadle.clock import SECOND
@@ -84,8 +87,6 @@ class Head(NamedTuple):
     after: Position
     """The jobs after this are still to be found."""
     range: ReadyRange
-    known: Sequence[Position] = ()
-    """Its next jobs, as far as they were read, if there are more behind them."""
 
 
 Candidate = tuple[int, str, ReadyRange]
@@ -122,6 +123,11 @@ class ClaimOrder:
         """How many jobs to read of each range."""
         self.now = 0
         """The moment at which jobs must be due."""
+        self.ahead: list[Candidate] = []
+        """Jobs that were found for the next claims, in order. They are in no range any more, and others may take them
+        before this process does."""
+        self._more_ahead = 0
+        self._limited: Container[str] = ()
         self._slots = NO_SLOTS
         self._full: list[Head] = []
         """Ranges whose type has no free place."""
@@ -137,9 +143,13 @@ class ClaimOrder:
         """The types of which jobs may be found."""
         return {head.range.type for heads in (self._heap, self._full) for head in heads}
 
-    def batches(self, limit: int, slots: Slots, now: int) -> Iterator[list[Head]]:
-        """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found."""
+    def batches(
+        self, limit: int, slots: Slots, now: int, ahead: int = 0, limited: Container[str] = ()
+    ) -> Iterator[list[Head]]:
+        """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found. What is found
+        `ahead` for other claims comes before the first job of a `limited` type: a limit is met job by job."""
         self.missing, self.rows, self.now, self._slots = limit, 0, now, slots
+        self._more_ahead, self._limited = ahead, limited
         self.turns, self.served, self.more = {}, set(), False
         if self._full or slots.any:
             heads, self._heap, self._full = [*self._heap, *self._full], [], []
@@ -154,8 +164,8 @@ class ClaimOrder:
     def _next_batch(self) -> list[Head]:
         """Read twice as many jobs as needed if all ranges had equally many, and one to see what comes after it. If
         that was too few, read twice as many again, of half as many ranges: up to all that is needed, of one range."""
-        heap, wanted = self._heap, 2 * self.missing
-        each = self.missing if len(heap) == 1 else max(2, -(-wanted // len(heap)))
+        heap, wanted = self._heap, max(2 * self.missing, self.missing + self._more_ahead)
+        each = self.missing if len(heap) == 1 else max(2, wanted // len(heap))
         self.rows = max(each, min(2 * self.rows, wanted))
         batch, most = [heapq.heappop(heap)], -(-wanted // self.rows)
         if batch[0].at[0] > self.now:  # none of this priority is due: only what is below them is of interest
@@ -179,9 +189,15 @@ class ClaimOrder:
         if len(batch) > 1:
             candidates.sort()
         known = candidates[: bisect_right(candidates, (*certain, _LAST_RANGE))]
-        taken = self._with_slots(known) if self._slots.any else known[: self.missing]
+        taken, rest = self._with_slots(known) if self._slots.any else (known[: self.missing], known[self.missing :])
         self.missing -= len(taken)
-        some = taken if len(batch) > 1 else taken[-1:]
+        found = taken
+        if self._more_ahead and rest and not self.missing and not self.turns:
+            ahead = [*islice(takewhile(lambda job: job[2].type not in self._limited, rest), self._more_ahead)]
+            self._more_ahead -= len(ahead)
+            self.ahead += ahead
+            found = taken + ahead
+        some = found if len(batch) > 1 else found[-1:]
         passed = {range: (run_at, id) for run_at, id, range in some}
         for head, start, has_more in zip(batch, starts, more, strict=True):
             after = passed.get(head.range, head.after)
@@ -194,8 +210,7 @@ class ClaimOrder:
         taken = bisect_right(start.due, after)
         if taken < len(start.due):
             after = START if head.range.fair else after  # who is next is not a matter of age
-            known = start.due[taken:] if has_more else ()
-            self._push(Head(head.urgency, start.due[taken], after, head.range, known))
+            self._push(Head(head.urgency, start.due[taken], after, head.range))
         elif has_more:
             self.passed(head, after)
         elif start.lower is not None:
@@ -237,15 +252,16 @@ class ClaimOrder:
         else:
             self._full.append(head)
 
-    def _with_slots(self, candidates: list[Candidate]) -> list[Candidate]:
-        """As many as are missing and have a free place."""
+    def _with_slots(self, candidates: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+        """As many as are missing and have a free place, and what comes after them."""
         jobs: list[Candidate] = []
-        for candidate in candidates:
-            type = candidate[2].type
-            if len(jobs) < self.missing and self._slots.has(type):
+        for place, candidate in enumerate(candidates):
+            if len(jobs) == self.missing:
+                return jobs, candidates[place:]
+            if self._slots.has(candidate[2].type):
                 jobs.append(candidate)
-                self._slots.take(type)
-        return jobs
+                self._slots.take(candidate[2].type)
+        return jobs, []
 
 
 def before(job: Position) -> Position:
@@ -290,6 +306,10 @@ EXPENSIVE = 0.02
 """After a look that took longer than this, the next waits for nine times as long."""
 EVERY = 1.0
 """Seconds after which a claim looks anyway."""
+CLAIMS_AHEAD = 7
+"""For how many more claims a claim of very many ranges finds jobs."""
+MOST_AHEAD = 4_000
+"""Jobs that it finds for them at most."""
 MOST_LIMITED = 200
 """With more limited types than this, no claim is one statement: each claim would have to send all their names."""
 
@@ -331,7 +351,8 @@ class Cursors:
         self.turn: dict[ReadyRange, str] = {}
         """Of ranges by turns: the tenant that had its turn last."""
         self.known = known or KnownLimits()
-        self._at_once_from = -1e9
+        self._ahead_from = self._at_once_from = -1e9
+        self._ahead_version = 0
         self._hindered_by = -1
         """The version of the limits when something was in the way of a claim by one statement."""
 
@@ -357,6 +378,24 @@ class Cursors:
         since = time.monotonic() - self._looked
         wait = 0.0 if self.stale else EVERY - since
         return wait if self._cost <= EXPENSIVE else max(wait, 9 * self._cost - since)
+
+    def ahead(self, limit: int) -> int:
+        """How many jobs to find for the next claims: they go on with this order. None, if others had taken such jobs
+        within the last second, or if a tenant is paused: its jobs are in between."""
+        may_find = self._cost > CHEAP and not self.paused.tenants and time.monotonic() >= self._ahead_from
+        self._ahead_version = self.known.version
+        return min(CLAIMS_AHEAD * limit, MOST_AHEAD) if may_find else 0
+
+    def take_ahead(self, order: ClaimOrder, limit: int) -> list[Candidate]:
+        """Of what an earlier claim has found for this one. Nothing, if limits have changed since then."""
+        if order.ahead and self.known.version != self._ahead_version:
+            order.ahead, self.stale = [], True
+        taken, order.ahead = order.ahead[:limit], order.ahead[limit:]
+        return taken
+
+    def others_were_faster(self) -> None:
+        """Some jobs that an earlier claim has found are no longer there."""
+        self._ahead_from = time.monotonic() + EVERY
 
     def may_look(self) -> bool:
         """Whether a claim that found too little after its position should look at everything."""

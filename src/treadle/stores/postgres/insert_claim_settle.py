@@ -10,7 +10,6 @@ import logging
 import secrets
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import compress
 from typing import Any
 
 import msgspec
@@ -45,10 +44,6 @@ from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
 from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, Transaction, as_written
 from treadle.stores.turns import TurnReader, found_by_turns, served
 
-AHEAD = 8
-"""How many claims of many ranges one read is good for, about."""
-MOST_AHEAD = 4_000
-"""Jobs that are read at once for that."""
 MOST_BEHIND = 3
 """Times that a claim goes on by turns though others were faster."""
 
@@ -194,13 +189,15 @@ class Transitions(Transaction):
         return claimed, []
 
     def _claim_in(self, order: ClaimOrder, worker: str, request: ClaimRequest) -> Claim:
-        claimed, slots = Claim(), self._limited.slots(order.types) if self._limited else NO_SLOTS
-        for batch in order.batches(request.limit, slots, self.now):
+        claimed = self._lease_ahead(order, worker, request)
+        if self.met_expired:  # there may be more of this priority
+            return claimed
+        slots = self._limited.slots(order.types) if self._limited else NO_SLOTS
+        missing, ahead = request.limit - len(claimed), self.cursors.ahead(request.limit)
+        for batch in order.batches(missing, slots, self.now, ahead, self.cursors.known.limits.types):
             claimed += self._claim_batch(worker, request, order, batch)
             order.missing = request.limit - len(claimed)  # others may have been faster
-            if self._limited and self._limited.is_over:  # the next claim goes on
-                break
-            if self.met_expired:  # there may be more of this priority
+            if self.met_expired or (self._limited and self._limited.is_over):  # the next claim goes on
                 break
             if self.cursors.paused.tenants and order.missing and self._park_met():
                 order = self.cursors.looked(self.ready_ranges, request)
@@ -210,6 +207,15 @@ class Transitions(Transaction):
                 break
         self._more = self._more or order.more or (self._behind > MOST_BEHIND and bool(claimed))
         return claimed
+
+    def _lease_ahead(self, order: ClaimOrder, worker: str, request: ClaimRequest) -> Claim:
+        """Lease what an earlier claim has found for this one, except what others have taken since then."""
+        found = self.cursors.take_ahead(order, request.limit)
+        ids = as_json([id for _, id, _ in found])
+        leased = self._lease(worker, request, [range for _, _, range in found], {"ids": ids}) if found else []
+        if len(leased) < len(found):
+            self.cursors.others_were_faster()
+        return Claim(leased)
 
     def _park_met(self) -> int:
         """Park what paused tenants have at the start of the ranges that gave too little, which may be why."""
@@ -278,27 +284,13 @@ class Transitions(Transaction):
         return sorted(claimed, key=lambda job: turns[job.id])
 
     def _read_starts(self, batch: Sequence[Head], order: ClaimOrder, *, reads_only: bool = False) -> list[RangeStart]:
-        in_order = [head for head in batch if not head.range.fair]
-        starts = self._read_ahead(in_order, order) if in_order else []
+        ranges = [(*head.range[:3], *head.after) for head in batch if not head.range.fair]
+        row = {"ranges": as_json(ranges), "now": self.now, "limit": order.rows}
+        starts = _decode_starts(self.value(sql.READ_RANGES, row)) if ranges else []
         if len(starts) == len(batch):
             return starts
         turns = TurnReader(self, order, self.cursors.turn, self.cursors.paused.tenants)
         return turns.starts(batch, starts, reads_only=reads_only)
-
-    def _read_ahead(self, heads: Sequence[Head], order: ClaimOrder) -> list[RangeStart]:
-        """Of many ranges, more jobs are read than this claim needs: a range costs more than its jobs. Others may take
-        them before a later claim does, which gets those behind them. But what limits allow is seen job by job."""
-        enough, types = order.rows, self.cursors.known.limits.types
-        limited = [head.range.type in types for head in heads] if types else [False] * len(heads)
-        reads = [is_limited or len(h.known) < enough for h, is_limited in zip(heads, limited, strict=True)]
-        ranges = [(*head.range[:3], *head.after) for head in compress(heads, reads)]
-        most = 0 if any(limited) else min(AHEAD * enough, MOST_AHEAD // max(1, len(ranges)))
-        row = {"ranges": as_json(ranges), "now": self.now, "limit": max(enough, most)}
-        read = iter(_decode_starts(self.value(sql.READ_RANGES, row)) if ranges else ())
-        return [
-            next(read) if is_read else RangeStart(list(head.known), None)
-            for head, is_read in zip(heads, reads, strict=True)
-        ]
 
     def _lease_in_order(
         self, worker: str, request: ClaimRequest, batch: Sequence[Head], jobs: Sequence[Candidate]

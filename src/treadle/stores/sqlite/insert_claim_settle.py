@@ -66,6 +66,8 @@ class Transitions(PruneTransaction):
     cursors: Cursors
     _back = 0
     """How many rows this claim has put back after a pause."""
+    _found_before = False
+    """Whether an earlier claim has found some of the jobs of this one."""
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""
@@ -166,6 +168,10 @@ class Transitions(PruneTransaction):
         if order.missing and (self.cursors.may_look() if kept else self.cursors.stale):
             jobs, kept = self._find_again(request, limited), None
         leased = self._lease(worker, request, jobs, sorted(held.tenants)) if jobs else (Claim(), [])
+        if leased is None and self._found_before:
+            self.cursors.others_were_faster()
+            jobs, kept = self._find_again(request, limited), None
+            leased = self._lease(worker, request, jobs) if jobs else (Claim(), [])
         claimed, moved = self._lease_of_others(worker, request, limited, held) if leased is None else leased
         claimed.arrived = arrival is not None and arrival <= self.now
         if limited:
@@ -248,8 +254,10 @@ class Transitions(PruneTransaction):
         reads_only: Paused | None = None,
     ) -> list[Candidate]:
         """`reads_only`: what is paused, if nothing is to be written."""
-        jobs: list[Candidate] = []
-        for batch in order.batches(limit, slots, now):
+        jobs = self.cursors.take_ahead(order, limit)
+        self._found_before = bool(jobs)
+        ahead = self.cursors.ahead(limit) if reads_only is None else 0
+        for batch in order.batches(limit - len(jobs), slots, now, ahead, self.cursors.known.limits.types):
             ranges = [(*head.range[:3], *head.after) for head in batch if not head.range.fair]
             row = {"ranges": as_json(ranges), "now": now, "limit": order.rows}
             starts = _decode_starts(self.execute(sql.READ_RANGES, row).fetchone()[0]) if ranges else []
@@ -264,7 +272,8 @@ class Transitions(PruneTransaction):
     def _lease(
         self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate], paused: Sequence[str] = ()
     ) -> tuple[Claim, Moved] | None:
-        """None if one of them is of a paused tenant: then none is leased."""
+        """None if one of them is of a paused tenant, or may no longer start though an earlier claim has found it: then
+        none is leased."""
         timeouts, token = request.types or {}, secrets.randbits(63)
         by_timeout: defaultdict[int | None, list[str]] = defaultdict(list)
         if request.lease_for is not None or not timeouts:
@@ -274,18 +283,23 @@ class Transitions(PruneTransaction):
                 by_timeout[timeouts[range.type]].append(id)
         for timeout, ids in by_timeout.items():
             row = {"worker": worker, "token": token, "now": self.now, "timeout": timeout, "rows": as_json(ids)}
-            if not paused:
-                self.execute(sql.INSERT_LEASES, row)
-            elif self.execute(sql.INSERT_LEASES_OF_OTHERS, {**row, "tenants": as_json(paused)}).rowcount < len(ids):
+            if self._found_before:
+                queues = as_json(request.queues) if request.queues else None
+                leased = self.execute(sql.INSERT_LEASES_AS_FOUND, {**row, "queues": queues})
+            elif paused:
+                leased = self.execute(sql.INSERT_LEASES_OF_OTHERS, {**row, "tenants": as_json(paused)})
+            else:
+                leased = self.execute(sql.INSERT_LEASES, row)
+            if (paused or self._found_before) and leased.rowcount < len(ids):
                 self.execute(sql.TAKE_BACK_LEASES, {"ids": as_json([id for _, id, _ in jobs]), "token": token})
                 return None
             self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
-        rows = {"ids": as_json([id for _, id, _ in jobs])}
-        self.execute(sql.DELETE_LEASED, {**rows, "now": self.now})
-        claimed = Claim(_decode_claimed(self.execute(sql.CLAIMED, {**rows, "token": token}).fetchone()[0]))
+        these = {"ids": as_json([id for _, id, _ in jobs])}
+        self.execute(sql.DELETE_LEASED, {**these, "now": self.now})
+        claimed = Claim(_decode_claimed(self.execute(sql.CLAIMED, {**these, "token": token}).fetchone()[0]))
         orphaned: Moved = []
         if len(claimed) < len(jobs):
-            expired = self.value(sql.COUNT_EXPIRED, {**rows, "now": self.now})
+            expired = self.value(sql.COUNT_EXPIRED, {**these, "now": self.now})
             self.met_expired = expired > 0
             orphaned = self._drop_unusable() if len(claimed) + expired < len(jobs) else []
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})

@@ -180,7 +180,12 @@ SELECT r.id, m.value + 1 + e.key, :token, r.queue, r.type, r.tenant,
 # ... but those of tenants that are paused: [tenant, …].
 INSERT_LEASES_OF_OTHERS = f"{INSERT_LEASES} AND r.tenant NOT IN (SELECT value FROM json_each(:tenants))"
 
-# A claim that met some of those begins again.
+# ... but those that may no longer start. An earlier claim has found them: a job may have run since then, and wait for
+# its next attempt, or for workers of another queue. [queue, …]; NULL: of all queues
+INSERT_LEASES_AS_FOUND = f"""{INSERT_LEASES} AND +r.parked IN ('', 'fair') AND +r.run_at <= :now
+   AND (:queues IS NULL OR r.queue IN (SELECT value FROM json_each(:queues)))"""
+
+# A claim that met some of either begins again.
 TAKE_BACK_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids)) AND token = :token"
 
 # ... which are taken.
