@@ -13,6 +13,8 @@ from treadle.pauses import NewPause, Target
 from treadle.stores import claim_order
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import Cursors
+from treadle.stores.postgres.insert_claim_settle import Transitions
+from treadle.stores.postgres.insert_claim_settle_sql import READ_RANGES
 
 pytestmark = pytest.mark.only("sqlite", "postgresql")
 
@@ -189,3 +191,21 @@ def test_a_claim_that_was_rolled_back_hides_no_jobs(open_store, monkeypatch):
 
 def broken(*_):
     raise StoreUnusable("here", "it broke", "wait")
+
+
+@pytest.mark.only("postgresql")
+def test_a_claim_that_others_were_faster_than_reads_few_times(open_store, monkeypatch):
+    """All ranges begin later than it knew: it must not find that out one by one."""
+    ours, theirs = open_store(), open_store()
+    monkeypatch.setattr(claim_order, "CLAIMS_AHEAD", 0)
+    jobs = many_types(ours)
+    take(ours, 20)
+    others = take(theirs, 310)
+    reads, value = [], Transitions.value
+    monkeypatch.setattr(Transitions, "value", lambda tx, sql, *row: reads.append(sql) or value(tx, sql, *row))
+
+    taken = [take(ours, 20) for _ in range(10)]
+
+    assert ids(jobs[330:530]) == [id for claimed in taken for id in ids(claimed)]
+    assert 310 == len(others)
+    assert reads.count(READ_RANGES) <= 15

@@ -127,6 +127,8 @@ class ClaimOrder:
         """Jobs that were found for the next claims, in order. They are in no range any more, and others may take them
         before this process does."""
         self._more_ahead = 0
+        self._behind = False
+        """Whether ranges may begin later than was known."""
         self._limited: Container[str] = ()
         self._slots = NO_SLOTS
         self._full: list[Head] = []
@@ -149,7 +151,7 @@ class ClaimOrder:
         """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found. What is found
         `ahead` for other claims comes before the first job of a `limited` type: a limit is met job by job."""
         self.missing, self.rows, self.now, self._slots = limit, 0, now, slots
-        self._more_ahead, self._limited = ahead, limited
+        self._more_ahead, self._limited, self._behind = ahead, limited, False
         self.turns, self.served, self.more = {}, set(), False
         if self._full or slots.any:
             heads, self._heap, self._full = [*self._heap, *self._full], [], []
@@ -164,10 +166,15 @@ class ClaimOrder:
     def _next_batch(self) -> list[Head]:
         """Read twice as many jobs as needed if all ranges had equally many, and one to see what comes after it. If
         that was too few, read twice as many again, of half as many ranges: up to all that is needed, of one range."""
-        heap, wanted = self._heap, max(2 * self.missing, self.missing + self._more_ahead)
-        each = self.missing if len(heap) == 1 else max(2, wanted // len(heap))
-        self.rows = max(each, min(2 * self.rows, wanted))
-        batch, most = [heapq.heappop(heap)], -(-wanted // self.rows)
+        heap, wanted = self._heap, 2 * self.missing
+        if self._behind:
+            wanted = max(wanted, min(2 * len(heap), MOST_AHEAD))
+        if self._more_ahead and wanted < self.missing + self._more_ahead:
+            wanted = self.missing + self._more_ahead + len(heap)
+        each = self.missing if len(heap) == 1 else max(2, -(-wanted // len(heap)))
+        self.rows, self._behind = max(each, min(2 * self.rows, wanted)), False
+        most = len(heap) if self.rows == each > 2 else -(-wanted // self.rows)
+        batch = [heapq.heappop(heap)]
         if batch[0].at[0] > self.now:  # none of this priority is due: only what is below them is of interest
             most = len(heap) + 1
         while heap and heap[0].urgency == batch[0].urgency and len(batch) < most:
@@ -191,6 +198,8 @@ class ClaimOrder:
         known = candidates[: bisect_right(candidates, (*certain, _LAST_RANGE))]
         taken, rest = self._with_slots(known) if self._slots.any else (known[: self.missing], known[self.missing :])
         self.missing -= len(taken)
+        if not known:
+            self.others_were_faster()
         found = taken
         if self._more_ahead and rest and not self.missing and not self.turns:
             ahead = [*islice(takewhile(lambda job: job[2].type not in self._limited, rest), self._more_ahead)]
@@ -236,6 +245,10 @@ class ClaimOrder:
     def below(self, head: Head, lower: int) -> None:
         """No more jobs of this range can be taken now. `lower` is the next priority below it."""
         self._push(Head(-lower, START, START, head.range._replace(priority=lower)))
+
+    def others_were_faster(self) -> None:
+        """Others have taken the first jobs of some ranges, so probably of more of them: read the next of many."""
+        self.rows, self._behind = 0, True
 
     def give_back(self, types: Sequence[str]) -> None:
         """Jobs of these types that were found are not taken."""

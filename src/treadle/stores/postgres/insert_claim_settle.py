@@ -196,7 +196,9 @@ class Transitions(Transaction):
         missing, ahead = request.limit - len(claimed), self.cursors.ahead(request.limit)
         for batch in order.batches(missing, slots, self.now, ahead, self.cursors.known.limits.types):
             claimed += self._claim_batch(worker, request, order, batch)
-            order.missing = request.limit - len(claimed)  # others may have been faster
+            if request.limit - len(claimed) > order.missing:
+                order.others_were_faster()
+            order.missing = request.limit - len(claimed)
             if self.met_expired or (self._limited and self._limited.is_over):  # the next claim goes on
                 break
             if self.cursors.paused.tenants and order.missing and self._park_met():
