@@ -27,7 +27,7 @@ from treadle.redact import OFF, Redactor
 from treadle.results import twin
 from treadle.schedule import LATE
 from treadle.schedule_diagnosis import schedule_problems
-from treadle.settings import at_least_one
+from treadle.settings import at_least_one, checked_id
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -52,7 +52,7 @@ class Management(Pausing):
 
     def get(self, id: str) -> Job | None:
         """The job, or None."""
-        job = self.store.get(id)
+        job = self.store.get(checked_id(id))
         return None if job is None else self.registry.with_result(job)
 
     def jobs(
@@ -165,27 +165,27 @@ class Management(Pausing):
 
     def attempts(self, id: str) -> list[Attempt]:
         """The job's unsuccessful attempts, oldest first, each with its traceback."""
-        return self.store.attempts(id)
+        return self.store.attempts(checked_id(id))
 
     def logs(self, id: str, after: int | None = 0, limit: int = 1_000) -> list[LogLine]:
         """What its handlers have logged, by `ctx.log` and with `@td.job(logs="INFO")`, oldest first. `after` skips that
         many lines, to go on where the last call ended; None: only the last `limit` lines."""
         if after is not None and after < 0:
             raise BadOption("after", after, "how many lines to skip, 0 or more; None for the last ones")
-        return self.store.logs(id, after, limit)
+        return self.store.logs(checked_id(id), after, limit)
 
     def lineage(self, id: str, most: int = MOST_RELATED) -> Lineage:
         """The jobs that it comes from and that come from it, in any number of steps: parents and children, the job
         whose handler started it, subjobs and follow-ups. `cut` says if there are more than `most`. Raises JobNotFound.
         """
-        found = self.store.lineage(id, at_least_one("most", most))
+        found = self.store.lineage(checked_id(id), at_least_one("most", most))
         if found is None:
             raise JobNotFound(id)
         return found
 
     def why(self, id: str) -> Why:
         """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
-        facts = self.store.job_facts(id)
+        facts = self.store.job_facts(checked_id(id))
         if facts is None:
             raise JobNotFound(id)
         return explain(facts)
@@ -199,26 +199,26 @@ class Management(Pausing):
 
         A completed job starts over. Any other keeps its steps, or those before `from_step`.
         """
-        return self._waking(self.store.retry(id, from_step))
+        return self._waking(self.store.retry(checked_id(id), from_step))
 
     def cancel(self, id: str) -> Job:
         """End a waiting job, or ask the worker of a running one to stop it. Raises JobNotFound or WrongStatus."""
-        return self.store.cancel(id)
+        return self.store.cancel(checked_id(id))
 
     def delete(self, id: str) -> Job:
         """Delete a job that is not processing. Raises JobNotFound or WrongStatus."""
-        return self.store.delete(id)
+        return self.store.delete(checked_id(id))
 
     def run_now(self, id: str) -> Job:
         """Make a waiting job due now. Raises JobNotFound or WrongStatus."""
-        return self._waking(self.store.run_now(id))
+        return self._waking(self.store.run_now(checked_id(id)))
 
     def reschedule(self, id: str, **changes: Unpack[Changes]) -> Job:
         """Move a waiting job to another `run_at` (or `delay`), `priority` or `queue`. It keeps them through retries.
 
         At least one is needed. Raises JobNotFound or WrongStatus.
         """
-        return self._waking(self.store.reschedule(id, make_reschedule(changes)))
+        return self._waking(self.store.reschedule(checked_id(id), make_reschedule(changes)))
 
     def bulk(
         self, action: str, filter: str | Filter, *, expected: int | None = None, **changes: Unpack[Changes]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from treadle.context import current_run
 from treadle.errors import JobFailed, JobNotFound, ResultTimeout, WaitsForItself
 from treadle.job import Job, Status
+from treadle.settings import checked_id
 
 if TYPE_CHECKING:
     from treadle.stores.base import Store
@@ -68,7 +69,7 @@ class ResultPoller:
 
 
 def id_of(job: Job | str) -> str:
-    return job.id if isinstance(job, Job) else job
+    return job.id if isinstance(job, Job) else checked_id(job)
 
 
 def result_of(job: Job) -> Any:

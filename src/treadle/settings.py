@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from treadle import clock
-from treadle.errors import BadOption, BadURL
+from treadle.errors import BadOption, BadURL, JobNotFound
 from treadle.redact import DEFAULT, OFF, Redactor
 
 DEFAULT_URL = "sqlite:///treadle.db"
@@ -71,6 +71,13 @@ def checked_name(option: str, name: Any) -> str:
     if not name and option in ("type", "queue"):
         raise BadOption(option, name, "it cannot be empty")
     return name
+
+
+def checked_id(id: Any) -> str:
+    """The id of a job. A text that is no id finds none; anything else would, too, and hide that a Job was passed."""
+    if not isinstance(id, str):
+        raise JobNotFound(id)
+    return id
 
 
 def redactor_for(redact: Any) -> Redactor:

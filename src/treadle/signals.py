@@ -9,7 +9,7 @@ from treadle.context import current_run
 from treadle.errors import BadOption
 from treadle.producer import Producer
 from treadle.results import twin
-from treadle.settings import checked_name
+from treadle.settings import checked_id, checked_name
 from treadle.steps import Step
 from treadle.stores.user_connections import is_async, run_on_async
 from treadle.waits import NewSignal, Signal, Wait
@@ -46,11 +46,11 @@ class Signals(Producer):
 
     def steps(self, id: str) -> list[Step]:
         """The stored steps of a job, in the order in which they were stored."""
-        return self.store.steps(id)
+        return self.store.steps(checked_id(id))
 
     def waits(self, id: str) -> list[Wait]:
         """What a job waits for and has waited for: parents, subjobs and signals."""
-        return self.store.waits(id)
+        return self.store.waits(checked_id(id))
 
     aget_signal = twin(get_signal)
     asteps = twin(steps)
