@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 import threading
 from contextlib import closing
@@ -14,7 +15,7 @@ from unittest import mock
 import pytest
 
 from treadle import BadArguments, Context, Snooze, Status, Treadle
-from treadle.errors import BadOption
+from treadle.errors import BadConnection, BadOption
 from treadle.stores.base import TypePolicy
 from treadle.testing import ManualClock, adrain, assert_enqueued, drain, enqueued, refute_enqueued, temporary
 
@@ -81,6 +82,29 @@ def test_a_file_that_may_be_in_use_is_left_alone(tmp_path: Path) -> None:
         pass
     assert [{"status": "pending", "count": 1}] == real.counts()
     real.close()
+
+
+def test_a_connection_to_another_file_names_the_url_that_is_missing(tmp_path: Path) -> None:
+    for place in (tmp_path / "site.db", ":memory:"):
+        with temporary(td), closing(sqlite3.connect(place)) as connection:
+            connection.row_factory = lambda cursor, row: None
+            missing = rf"not open on {re.escape(td.store.where)}, where temporary\(td\) .*: temporary\(td, url=…\), or"
+            with pytest.raises(BadConnection, match=missing):
+                send_mail.using(connection=connection).enqueue(to="ann")
+            assert td.counts() == []
+
+
+def test_a_connection_to_the_temporary_file_is_used(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shop-test.db"
+    with temporary(td, url=url), closing(sqlite3.connect(tmp_path / "shop-test.db")) as connection:
+        with connection:
+            send_mail.using(connection=connection).enqueue(to="ann")
+        assert len(enqueued(td, send_mail)) == 1
+        connection.isolation_level = None
+        with pytest.raises(BadConnection, match="no transaction is open on it"):
+            send_mail.using(connection=connection).enqueue(to="ann")
+        with pytest.raises(BadConnection, match="it is not a sqlite3 connection"):
+            send_mail.using(connection="ann").enqueue(to="ann")
 
 
 def test_an_exception_in_the_block_restores_the_app_too() -> None:

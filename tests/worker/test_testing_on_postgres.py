@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
+
 import psycopg
 import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
+from tests.user_connections.kinds import aclosing, engine_url
 from treadle import Context, Treadle
-from treadle.errors import BadOption
+from treadle.errors import BadConnection, BadOption
 from treadle.testing import assert_enqueued, drain, refute_enqueued, temporary
 
 pytest_plugins = ["pytester"]
@@ -37,6 +44,32 @@ def test_an_app_is_tested_on_its_own_kind_of_database(url):
         assert drain(td).completed == 1
         assert [("ada",)] == connection.execute("SELECT * FROM sent").fetchall()
     assert "nowhere.invalid" in td.store.where
+
+
+def test_a_connection_to_the_database_of_the_app_names_the_url_that_is_missing(url):
+    """The jobs are in a temporary file, where no transaction of PostgreSQL can store them."""
+    engine, async_url = sqlalchemy.create_engine(engine_url(url, "psycopg")), engine_url(url, "psycopg_async")
+
+    async def enqueue_async() -> None:
+        connection = await psycopg.AsyncConnection.connect(url)
+        async with aclosing(connection.close):
+            await send.using(connection=connection).aenqueue(to="ada")
+
+    async def enqueue_in_async_session() -> None:
+        engine = create_async_engine(async_url)
+        async with aclosing(engine.dispose), AsyncSession(engine) as session:
+            await send.using(connection=session).aenqueue(to="ada")
+
+    with temporary(td):
+        missing = rf"it is not open on {re.escape(td.store.where)}, where temporary\(td\) keeps the jobs; .*url=…"
+        with psycopg.connect(url) as connection, pytest.raises(BadConnection, match=missing):
+            send.using(connection=connection).enqueue(to="ada")
+        with Session(engine) as session, pytest.raises(BadConnection, match=missing):
+            td.signal("go", connection=session)
+        for enqueue in (enqueue_async, enqueue_in_async_session):
+            with pytest.raises(BadConnection, match=missing):
+                asyncio.run(enqueue())
+    engine.dispose()
 
 
 def test_each_test_begins_without_jobs(url):

@@ -16,6 +16,7 @@ from treadle.filters import EVERYTHING
 from treadle.settings import database_url
 from treadle.stores import open_store
 from treadle.stores.base import Store
+from treadle.testing.temporary_store import TemporaryStore
 
 
 class ManualClock:
@@ -67,12 +68,13 @@ def temporary(td: Treadle, *, clock: ManualClock | None = None, url: str | None 
 
 def _open(url: str, clock: ManualClock) -> Store:
     # Jobs of tests need not survive a power cut, so no commit waits for the disk.
-    quick = {"synchronous": "NORMAL"} if database_url(url).startswith("sqlite:") else {}
-    store = open_store(url, clock=clock, **quick)
+    url = database_url(url)
+    is_file = url.startswith("sqlite:")
+    store = TemporaryStore(url, clock=clock, synchronous="NORMAL") if is_file else open_store(url, clock=clock)
     empty: Callable[[], None] | None = getattr(store, "empty", None)
     if empty is None:
         raise BadOption("url", store.where, "its jobs would be deleted, and no name says that they may be: use SQLite")
-    may_have_jobs = not quick or store.jobs(EVERYTHING, 1).jobs
+    may_have_jobs = not is_file or store.jobs(EVERYTHING, 1).jobs
     if may_have_jobs and "test" not in PurePath(urlsplit(store.where).path).name:
         raise BadOption("url", store.where, "its jobs would be deleted: name a database with `test` in its name")
     empty()
