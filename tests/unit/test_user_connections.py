@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
 import sys
 
+import asyncpg
+import flask_sqlalchemy
 import pytest
+from django.db import connections, transaction
+from sqlalchemy import create_engine, orm
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from treadle.errors import BadConnection
 from treadle.stores.user_connections import is_async, savepoint, sqlstate, unwrap, wrap
@@ -64,6 +71,56 @@ def test_the_error_for_a_value_that_is_not_a_connection_hides_its_password(given
     assert way_out in str(raised.value)
     assert not is_async(given)
     assert given is unwrap(given)
+
+
+def of(name: str) -> object:
+    """An object of the class with this path."""
+    module, _, last = name.rpartition(".")
+    return type(last, (), {"__module__": module})()
+
+
+ENGINE = "the Session, or the `conn` of `with engine.begin() as conn`"
+ASYNC_ENGINE = "the AsyncSession, or the `conn` of `async with engine.begin() as conn`, and await aenqueue(…)"
+POOL = "a connection of it: the `conn` of `with pool.connection() as conn`"
+ASYNC_POOL = "a connection of it: the `conn` of `async with pool.connection() as conn`, and await aenqueue(…)"
+ASYNCPG_POOL = (
+    "a connection of it: the `conn` of `async with pool.acquire() as conn, conn.transaction()`, and await aenq"
+)
+A_SESSION = "the session or connection that it is on"
+engine, async_engine = create_engine("sqlite://"), create_async_engine("sqlite+aiosqlite://")
+
+
+@pytest.mark.parametrize(
+    ("given", "instead"),
+    [
+        (engine, ENGINE),
+        (engine.pool, ENGINE),
+        (orm.sessionmaker(engine), ENGINE),
+        (async_engine, ASYNC_ENGINE),
+        (async_sessionmaker(async_engine), ASYNC_ENGINE),
+        (flask_sqlalchemy.SQLAlchemy(), "db.session"),
+        (of("psycopg_pool.pool.ConnectionPool"), POOL),
+        (of("psycopg_pool.null_pool.NullConnectionPool"), POOL),
+        (of("psycopg_pool.pool_async.AsyncConnectionPool"), ASYNC_POOL),
+        (of("psycopg_pool.null_pool_async.AsyncNullConnectionPool"), ASYNC_POOL),
+        (asyncpg.create_pool("postgresql://nowhere.invalid"), ASYNCPG_POOL),
+        (asyncpg.create_pool("postgresql://nowhere.invalid").acquire(), "a connection of it"),
+        (of("psycopg2.pool.ThreadedConnectionPool"), "a connection of it, the one that your transaction is on"),
+        (orm.Session(engine).begin(), A_SESSION),
+        (AsyncSession(async_engine).begin(), A_SESSION),
+        (of("psycopg.transaction.Transaction"), A_SESSION),
+        (transaction.atomic(), 'django.db.connection, or connections["…"]'),
+        (connections, 'django.db.connection, or connections["…"]'),
+        (sqlite3.connect(":memory:").cursor(), "its connection"),
+        (engine.begin(), "what it yields: with … as conn"),
+        (async_engine.begin(), "what it yields: with … as conn"),
+        ((session for session in ()), "what it yields; in FastAPI, Depends(…) does that"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_what_is_passed_in_place_of_a_connection_names_the_right_one(given, instead):
+    with pytest.raises(BadConnection, match=rf"; .*pass {re.escape(instead)}"):
+        wrap(given)
 
 
 class Wrapped(Exception):

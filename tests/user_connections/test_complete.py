@@ -302,3 +302,13 @@ def test_an_engine_is_refused_with_the_fix_on_sqlite(lite, path):
         with pytest.raises(BadConnection, match="pass the Session, or the `conn` of `with engine"):
             lite.enqueue("ship", {"order": 1}, connection=wrong)
     engine.dispose()
+
+
+def test_an_async_engine_is_refused_with_the_fix_on_sqlite(lite, path):
+    engine = sqlalchemy_asyncio.create_async_engine(f"sqlite+aiosqlite:///{path}")
+    way_out = "pass the AsyncSession, or the `conn` of `async with engine.*await aenqueue"
+    for wrong in (engine, sqlalchemy_asyncio.async_sessionmaker(engine)):
+        with pytest.raises(BadConnection, match=way_out):
+            lite.enqueue("ship", {"order": 1}, connection=wrong)
+        with pytest.raises(BadConnection, match=way_out):
+            asyncio.run(lite.aenqueue("ship", {"order": 1}, connection=wrong))

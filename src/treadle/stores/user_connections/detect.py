@@ -35,6 +35,32 @@ ASYNC_DRIVERS: dict[tuple[str, str], type[async_drivers.AsyncDriver]] = {
     ("sqlalchemy.ext.asyncio", "async_scoped_session"): async_drivers.AsyncScopedSession,
 }
 
+AWAITED = "and await aenqueue(…) or acomplete(…) with it"
+INSTEAD = {
+    r"^sqlalchemy\.ext\.asyncio\..*([Ee]ngine|session_?maker)$": (
+        f"pass the AsyncSession, or the `conn` of `async with engine.begin() as conn`, {AWAITED}"
+    ),
+    r"^sqlalchemy\..*(Pool|[Ee]ngine|session_?maker)$": (
+        "pass the Session, or the `conn` of `with engine.begin() as conn`"
+    ),
+    r"^flask_sqlalchemy\..*\.SQLAlchemy$": "pass db.session",
+    r"^psycopg_pool\..*\.Async\w*Pool$": (
+        f"pass a connection of it: the `conn` of `async with pool.connection() as conn`, {AWAITED}"
+    ),
+    r"^psycopg_pool\..*Pool$": "pass a connection of it: the `conn` of `with pool.connection() as conn`",
+    r"^asyncpg\..*Pool$": (
+        f"pass a connection of it: the `conn` of `async with pool.acquire() as conn, conn.transaction()`, {AWAITED}"
+    ),
+    r"(Pool|[Ee]ngine|session_?maker)\w*$": "pass a connection of it, the one that your transaction is on",
+    r"Transaction$": "pass the session or connection that it is on",
+    r"^django\..*\.(Atomic|ConnectionHandler)$": 'pass django.db.connection, or connections["…"]',
+    r"[Cc]ursor$": "pass its connection",
+    r"ContextManager$": "enter it, and pass what it yields: with … as conn",
+    r"^builtins\.(async_)?generator$": "pass what it yields; in FastAPI, Depends(…) does that",
+    r"^builtins\.coroutine$": "await it, and pass what it returns",
+}
+"""What to pass instead, by the class of what looks like a connection. The first pattern that fits counts."""
+
 
 def is_async(connection: Any) -> bool:
     """Whether its statements have to be awaited."""
@@ -140,12 +166,10 @@ def _kind(connection: Any, kinds: dict[tuple[str, str], D]) -> D | None:
 
 
 def way_out_of_factory(connection: Any) -> str | None:
-    """What to pass instead of an engine, a pool or a sessionmaker."""
-    if not re.search(r"Pool|[Ee]ngine|session_?maker", type(connection).__name__):
-        return None
-    if type(connection).__module__.startswith("sqlalchemy."):
-        return "pass the Session, or the `conn` of `with engine.begin() as conn`"
-    return "pass a connection of it, the one that your transaction is on"
+    """What to pass instead of an engine, a pool, a sessionmaker, a transaction, or a context manager."""
+    kind = type(connection)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return next((way_out for pattern, way_out in INSTEAD.items() if re.search(pattern, name)), None)
 
 
 def _unknown(connection: Any) -> BadConnection:
