@@ -24,6 +24,18 @@ def test_reading_a_missing_database_does_not_create_it(treadle, folder, words):
     assert list(folder.iterdir()) == []
 
 
+def test_a_missing_database_is_first_looked_for_elsewhere_and_created_last(treadle, folder):
+    """Whoever reads is most likely in the wrong folder, or has forgotten to name the app."""
+    _, _, app, database, create = treadle("stats").stderr.splitlines()
+    assert app == "→ cd to the folder of your app, or name it: --app app:td, $TREADLE_APP, or `app` in pyproject.toml"
+    assert database == "→ name its database: --db URL, $TREADLE_URL, or `db` in pyproject.toml"
+    assert create.startswith(f"→ treadle db upgrade --db sqlite:///{folder}/treadle.db  ")
+
+    _, path, create = treadle("stats", "--db", "sqlite:///job.db").stderr.splitlines()
+    assert path.startswith("→ cd to the folder of your app, or correct the path: sqlite:///jobs.db is relative")
+    assert create.startswith(f"→ treadle db upgrade --db sqlite:///{folder}/job.db  ")
+
+
 def test_in_a_django_project_the_commands_of_manage_py_are_named(treadle, folder):
     """`treadle` itself looks in a file of its own there, and the app needs Django to be set up."""
     (folder / "manage.py").touch()

@@ -25,9 +25,12 @@ from treadle.stores import open_store
 from treadle.stores.base import Store
 
 APP_VARIABLE = "TREADLE_APP"
-NO_DATABASE = """Each working directory has its own unless you name one: by --db or --app, $TREADLE_URL or
-$TREADLE_APP, or pyproject.toml. `treadle worker` and `treadle enqueue` create it; so does:"""
-
+NO_DATABASE = "Each working directory has its own, unless an app or a database is named."
+NAME_IT = """cd to the folder of your app, or name it: --app app:td, $TREADLE_APP, or `app` in pyproject.toml
+name its database: --db URL, $TREADLE_URL, or `db` in pyproject.toml"""
+CORRECT_IT = """cd to the folder of your app, or correct the path: sqlite:///jobs.db is relative to the working\
+ directory, sqlite:////srv/jobs.db is absolute"""
+CREATES_IT = "     (creates it, as `treadle worker` and `treadle enqueue` do)"
 IN_DJANGO = "in a Django project: python manage.py treadle_worker, and python manage.py treadle … for other commands"
 
 
@@ -77,17 +80,21 @@ def published_redactor(app: Treadle) -> Redactor:
 def must_be_ready(store: Store) -> None:
     """A command that only reads neither creates nor upgrades a database."""
     found, newest = store.schema(), store.newest_schema()
-    next = f"treadle db upgrade --db {url_to_show(store)}"
+    upgrade = f"treadle db upgrade --db {url_to_show(store)}"
     if found is None:
-        what, cause = f"there is no database at {store.where}", NO_DATABASE
-        if store.where == open_store(DEFAULT_URL).where and Path("manage.py").is_file():
-            next = IN_DJANGO
-    elif found < newest:
+        raise _no_database(store, upgrade)
+    if found < newest:
         lacks = f"has schema {found}, and this treadle needs {newest}" if found else "has no treadle tables"
-        what, cause = f"{store.where} {lacks}", ""
-    else:
-        return
-    raise CommandError(what, cause, next=next, code=DATABASE)
+        raise CommandError(f"{store.where} {lacks}", next=upgrade, code=DATABASE)
+
+
+def _no_database(store: Store, upgrade: str) -> CommandError:
+    """Most likely it is looked for in the wrong place. So creating it is the last way out."""
+    what = f"there is no database at {store.where}"
+    if store.where != open_store(DEFAULT_URL).where:
+        return CommandError(what, next=f"{CORRECT_IT}\n{upgrade}{CREATES_IT}", code=DATABASE)
+    next = IN_DJANGO if Path("manage.py").is_file() else f"{NAME_IT}\n{upgrade}{CREATES_IT}"
+    return CommandError(what, NO_DATABASE, next=next, code=DATABASE)
 
 
 def url_to_show(store: Store) -> str:

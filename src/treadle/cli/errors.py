@@ -70,7 +70,7 @@ HINTS = {  # what to do, by the verb that a job's status does not allow
 
 
 class CommandError(click.ClickException):
-    """An error that is printed as a message, without a traceback."""
+    """An error that is printed as a message, without a traceback. `next` has one line for each way out."""
 
     def __init__(self, what: str, cause: str = "", *, next: str = "", code: int = USAGE) -> None:
         super().__init__(what)
@@ -82,7 +82,8 @@ class CommandError(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         console = self._shared.err if file is None else Console(file=file)
         cause, next = self._shared.hint(self.cause), self._shared.hint(self.next)
-        for mark, style, text in (("✗ ", "red", self.message), ("", "", cause), ("→ ", "dim", next)):
+        ways_out = [("→ ", "dim", line) for line in next.splitlines()]
+        for mark, style, text in (("✗ ", "red", self.message), ("", "", cause), *ways_out):
             if text:
                 console.print(Text.assemble((mark, style), text), soft_wrap=True)
 
