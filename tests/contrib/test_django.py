@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -404,6 +405,62 @@ def test_settings_are_checked(python6: str, tmp_path: Path) -> None:
         (tmp_path / f"wrong{number}.py").write_text(f"from tests.contrib.django_project.settings import *\n{line}\n")
         said = project.manage("check", "--settings", f"wrong{number}", "--pythonpath", str(tmp_path), code=1)
         assert all(problem in said for problem in problems), said
+
+
+WRONG = {
+    "TREADLE = {'RETENTON': 1}": (
+        "treadle.E001",
+        "TREADLE has an unknown key 'RETENTON'",
+        "it may have DATABASE, URL, RETENTION, REDACT",
+    ),
+    "TREADLE = {'RETENTION': 1}": (
+        "treadle.E001",
+        "TREADLE: retention=1",
+        "how long ended jobs are kept: a timedelta, or None to keep them forever",
+    ),
+    "TREADLE = {'URL': 'jobs.db'}": (
+        "treadle.E001",
+        "TREADLE: 'jobs.db' is not a database that treadle can open",
+        "write it as a URL: sqlite:///jobs.db",
+    ),
+    "TREADLE = {'URL': 'sqlite:///jobs.db', 'DATABASE': 'default'}": (
+        "treadle.E001",
+        "TREADLE has both URL and DATABASE",
+        "leave one of them out",
+    ),
+    "TREADLE = 'sqlite:///jobs.db'": (
+        "treadle.E001",
+        "TREADLE='sqlite:///jobs.db' is not a dict",
+        "write a dict, which may have DATABASE, URL, RETENTION, REDACT",
+    ),
+    "TREADLE = {'DATABASE': 'other'}": (
+        "treadle.E001",
+        "DATABASES has no 'other', where TREADLE keeps its jobs",
+        "it has 'default'",
+    ),
+    "import sys; sys.modules['psycopg'] = None; DATABASES['default']['ENGINE'] = 'django.db.backends.postgresql'": (
+        "treadle.E002",
+        "the database on PostgreSQL needs psycopg, which is not installed",
+        "install it: pip install 'treadle[postgres-binary]'",
+    ),
+}
+"""Lines of the settings, and how they are reported: the id, the problem, the way out."""
+
+
+@pytest.mark.parametrize(("line", "said"), WRONG.items(), ids=[said[1] for said in WRONG.values()])
+def test_wrong_settings_are_errors_of_the_check_and_of_the_commands(
+    tmp_path: Path, line: str, said: tuple[str, str, str]
+) -> None:
+    """There is no traceback, even though the project uses `td` and tasks where Django imports its apps."""
+    id, problem, way_out = said
+    (tmp_path / "its_settings.py").write_text(f"from tests.contrib.django_project.settings import *\n{line}\n")
+    where = ("--settings", "its_settings", "--pythonpath", str(tmp_path))
+    project = Project(sys.executable, tmp_path)
+    checked = project.manage("check", *where, code=1)
+    assert f"ERRORS:\n?: ({id}) {problem}\n\tHINT: {way_out}\n" in checked
+    for command in (("treadle_worker", "--burst"), ("treadle", "jobs", "ls")):
+        ended = project.manage(*command, *where, code=2)
+        assert re.fullmatch(f"CommandError: {re.escape(problem)}[:;] {re.escape(way_out)}\n", ended)
 
 
 @pytest.mark.parametrize(

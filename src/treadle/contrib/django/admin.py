@@ -14,7 +14,8 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 
 from treadle import views
-from treadle.contrib.django.app import conf, project_app
+from treadle.contrib.django.app import project_app
+from treadle.contrib.django.conf import given
 from treadle.contrib.django.models import Job
 from treadle.ids import is_id
 
@@ -84,5 +85,5 @@ def _block(text: str) -> Any:
     return format_html("<pre>{}</pre>", text)
 
 
-if "URL" not in conf():  # then it is a database that Django does not know
+if "URL" not in given():  # then it is a database that Django does not know
     admin.site.register(Job, JobAdmin)

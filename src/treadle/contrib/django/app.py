@@ -10,19 +10,17 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
-from urllib.parse import quote, urlencode
 
 import django
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.apps import apps
-from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from treadle.app import Treadle
 from treadle.batches import Batches
 from treadle.clock import Duration
 from treadle.context import Context, caller, current_run
+from treadle.contrib.django.conf import BadSetting, bad_setting, conf, url_of
 from treadle.contrib.django.store import store_on
 from treadle.errors import JobNotFound, TreadleError, WaitsForItself
 from treadle.function import Options
@@ -35,9 +33,6 @@ from treadle.stores.base import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SETTINGS = ("DATABASE", "URL", "RETENTION", "REDACT")
-NOT_LIBPQ = ("assume_role", "isolation_level", "pool", "server_side_binding", "cursor_factory", "context")
-"""Options of Django's PostgreSQL backend that are its own."""
 IN_ATOMIC = (
     *("get", "jobs", "count", "counts", "counts_by_state", "attempts", "logs", "lineage", "why", "steps", "waits"),
     *("get_signal", "retry", "cancel", "delete", "run_now", "reschedule", "bulk", "pause", "resume", "pauses"),
@@ -59,19 +54,18 @@ def project_app() -> DjangoTreadle:
         django.setup()
     with _making:
         if "td" not in vars(package):
-            vars(package)["td"] = DjangoTreadle(conf())
+            vars(package)["td"] = _made()
         made: DjangoTreadle = vars(package)["td"]
         return made
 
 
-def conf() -> Mapping[str, Any]:
-    given: Mapping[str, Any] = getattr(settings, "TREADLE", {})
-    for name in given:
-        if name not in SETTINGS:
-            raise ImproperlyConfigured(f"TREADLE has an unknown key {name!r}; it may have {', '.join(SETTINGS)}")
-    if "URL" in given and "DATABASE" in given:
-        raise ImproperlyConfigured("TREADLE has both URL and DATABASE; leave one of them out")
-    return given
+def _made() -> DjangoTreadle:
+    """If the settings are wrong, one that takes declarations, and raises when its database is needed. Django imports
+    all apps before it checks anything: an error there would be a traceback in place of what `manage.py check` says."""
+    try:
+        return DjangoTreadle(conf())
+    except BadSetting as error:
+        return DjangoTreadle({}, error)
 
 
 class DjangoTreadle(Treadle):
@@ -80,22 +74,24 @@ class DjangoTreadle(Treadle):
     While tests run, its jobs are on the connection of the test, and roll back with it.
     """
 
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.alias: str | None = None if "URL" in given else given.get("DATABASE", "default")
+    def __init__(self, given: Mapping[str, Any], problem: BadSetting | None = None) -> None:
+        self.problem = problem
+        """What is wrong with the settings. It is raised where the database is needed."""
+        self.alias: str | None = None if problem or "URL" in given else given.get("DATABASE", "default")
         self._chosen: Store | None = None
         """By a URL, or by `treadle.testing.temporary`."""
         self._opened: Store | None = None
         """That of the alias. It is opened when it is used: tests change the settings of their databases."""
-        self.joined = None if self.alias is None else store_on(self.alias)
-        """On Django's own connection: for tests, and for what is looked at and changed inside `atomic()`."""
         options = {name.lower(): given[name] for name in ("RETENTION", "REDACT") if name in given}
         try:
+            self.joined = None if self.alias is None else store_on(self.alias)
+            """On Django's own connection: for tests, and for what is looked at and changed inside `atomic()`."""
             super().__init__(given.get("URL", "sqlite:///treadle.db"), **options)
         except TreadleError as error:
-            raise ImproperlyConfigured(f"TREADLE: {error}") from error
+            raise bad_setting(error) from error
         self.batches, self.schedules = _part_in_atomic(Batches)(self), _part_in_atomic(Schedules)(self)
         self.limits = _part_in_atomic(AppLimits)(self)
-        if self.alias is not None:
+        if "URL" not in given:
             self._chosen = None
         self.middleware(close_connections)
         self.hooks.around = old_connections_closed
@@ -108,6 +104,8 @@ class DjangoTreadle(Treadle):
             assert self.joined is not None
             return self.joined
         if self._opened is None:
+            if self.problem is not None:
+                raise self.problem.with_traceback(None)
             assert self.alias is not None
             self._opened = open_store(url_of(self.alias))
             self._start_over()
@@ -261,22 +259,3 @@ class OrmThread:
 
 
 _orm_thread = OrmThread()
-
-
-def url_of(alias: str) -> str:
-    if alias not in connections:
-        raise ImproperlyConfigured(f"DATABASES has no {alias!r}, where TREADLE keeps its jobs")
-    connection = connections[alias]
-    given = connection.settings_dict
-    name = str(given["NAME"] or "")
-    if connection.vendor == "sqlite":
-        return f"sqlite:///{name}"
-    if connection.vendor != "postgresql":
-        problem = f"{alias!r} of DATABASES is {connection.vendor}"
-        raise ImproperlyConfigured(
-            f"{problem}; treadle needs SQLite or PostgreSQL: see TREADLE['DATABASE'] and ['URL']"
-        )
-    options = {key: value for key, value in given["OPTIONS"].items() if key not in NOT_LIBPQ}
-    parts = {"host": given["HOST"], "port": given["PORT"], "user": given["USER"], "password": given["PASSWORD"]}
-    query = urlencode({**{key: value for key, value in parts.items() if value}, **options}, quote_via=quote)
-    return f"postgresql:///{quote(name)}{'?' if query else ''}{query}"

@@ -12,8 +12,9 @@ from django.core import checks
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
-from treadle.contrib.django.app import project_app, url_of
+from treadle.contrib.django.app import project_app
 from treadle.contrib.django.checks import check_settings
+from treadle.contrib.django.conf import url_of
 from treadle.stores import open_store
 
 

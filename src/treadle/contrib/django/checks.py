@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.checks import CheckMessage, Error, Warning
-from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
-from treadle.contrib.django.app import project_app, url_of
-from treadle.errors import TreadleError
+from treadle.contrib.django.app import project_app
+from treadle.contrib.django.conf import BadSetting, url_of
 from treadle.stores.sqlite.checkpoint import wal_reset_race
 
 IMMEDIATE = '"OPTIONS": {"transaction_mode": "IMMEDIATE"}'
@@ -18,26 +17,21 @@ NO_CHECKPOINTS = '"OPTIONS": {"init_command": "PRAGMA wal_autocheckpoint = 0"}'
 
 def check_settings(app_configs: Any, **_: Any) -> list[CheckMessage]:
     """TREADLE, and the database that it names."""
+    app = project_app()
+    if app.problem is not None:
+        return [_error(app.problem)]
+    if app.alias is None or app.in_test:
+        return []
     try:
-        app = project_app()
-        if app.alias is None or app.in_test:
-            return []
         url_of(app.alias)
-    except (ImproperlyConfigured, TreadleError) as error:
-        return [Error(str(error), id="treadle.E001")]
+    except BadSetting as error:
+        return [_error(error)]
     connection = connections[app.alias]
-    if connection.vendor == "postgresql":
-        return _check_postgres()
-    return _check_sqlite(connection)
+    return _check_sqlite(connection) if connection.vendor == "sqlite" else []
 
 
-def _check_postgres() -> list[CheckMessage]:
-    try:
-        import psycopg  # noqa: F401
-    except ImportError:
-        hint = "Install it: pip install 'psycopg[binary]'. Django uses it, too, if it is there."
-        return [Error("treadle needs psycopg 3, and it is not installed.", hint=hint, id="treadle.E002")]
-    return []
+def _error(error: BadSetting) -> Error:
+    return Error(error.problem, hint=error.way_out, id=error.id)
 
 
 def _check_sqlite(connection: Any) -> list[CheckMessage]:

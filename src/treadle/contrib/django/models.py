@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 from django.db import connections, models
 
-from treadle.contrib.django.app import conf
+from treadle.contrib.django.conf import given
 
-ALIAS: str = conf().get("DATABASE", "default")
+ALIAS: str = given().get("DATABASE", "default")
 _VIEW = '"treadle"."job"' if ALIAS in connections and connections[ALIAS].vendor == "postgresql" else "treadle_job"
 
 

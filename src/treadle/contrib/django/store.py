@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from django.db import connections, transaction
 
 from treadle.clock import now
+from treadle.errors import MissingExtra
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.steps import NewStep, Step
@@ -157,7 +158,10 @@ class DjangoSQLite(OnDjango, SQLiteStore):
 
 
 def _postgres(alias: str) -> PostgresStore:
-    from treadle.stores.postgres.connection import Transaction  # needs psycopg, which a project on SQLite need not have
+    try:
+        from treadle.stores.postgres.connection import Transaction
+    except ModuleNotFoundError as error:  # Django itself would do with psycopg2
+        raise MissingExtra("the database on PostgreSQL", str(error.name), "postgres-binary") from error
     from treadle.stores.postgres.notify import CHANNEL
     from treadle.stores.postgres.schema import upgrade
     from treadle.stores.postgres.sql import NOTIFY

@@ -7,7 +7,8 @@ import os
 import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, handle_default_options
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandError, handle_default_options
 
 from treadle.contrib.django.app import project_app
 
@@ -24,14 +25,22 @@ class Command(BaseCommand):
         parser.add_argument("--pythonpath")
         options, rest = parser.parse_known_args(argv[2:])
         handle_default_options(options)
-        self.handle(*rest)
+        try:
+            self.handle(*rest)
+        except CommandError as error:
+            self.stderr.write(f"CommandError: {error}")
+            sys.exit(error.returncode)
 
     def handle(self, *args: str, **_: Any) -> None:
         from treadle.cli import main
 
+        try:
+            url = project_app().store.url
+        except ImproperlyConfigured as error:
+            raise CommandError(str(error), returncode=2) from error
         here = sys.path[0] or os.getcwd()  # the processes of workers have to find the project, too
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
-        os.environ["TREADLE_URL"] = project_app().store.url
+        os.environ["TREADLE_URL"] = url
         os.environ["TREADLE_APP"] = APP
         sys.argv = ["treadle", *self.before, *args]
         main("python manage.py treadle")
