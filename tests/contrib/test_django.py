@@ -463,6 +463,46 @@ def test_wrong_settings_are_errors_of_the_check_and_of_the_commands(
         assert re.fullmatch(f"CommandError: {re.escape(problem)}[:;] {re.escape(way_out)}\n", ended)
 
 
+HIDE = """
+import sys
+from importlib.abc import MetaPathFinder
+class Hidden(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name.partition(".")[0] == "django_tasks":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Hidden())
+"""
+"""As if the package django-tasks was not installed."""
+NO_TASKS = {
+    "of Django 5.2": (HIDE, "from django_tasks import task", "has .* its own; write: from django.tasks import task")
+}
+if django.VERSION < (6,):
+    NO_TASKS |= {
+        "not installed": (
+            HIDE,
+            "",
+            "has no tasks of its own, .* is not installed; install it: pip install django-tasks",
+        ),
+        "of Django 6": ("", "from django.tasks import task", "has no django.tasks; write: from django_tasks import"),
+    }
+
+
+@pytest.mark.parametrize("case", NO_TASKS)
+def test_tasks_that_cannot_be_imported_are_named_with_the_way_out(python6: str, tmp_path: Path, case: str) -> None:
+    """In the last line. Django imports every `tasks.py` before a check or a command can say anything."""
+    hide, line, way_out = NO_TASKS[case]
+    (tmp_path / "sale").mkdir()
+    (tmp_path / "sale" / "tasks.py").write_text(line)
+    app = "INSTALLED_APPS.insert(0, 'sale')"
+    lines = ("from tests.contrib.django_project.settings import *", hide, app)
+    (tmp_path / "its_settings.py").write_text("\n".join(lines))
+    project = Project(python6 if case == "of Django 5.2" else sys.executable, tmp_path)
+    for command in ("check", "treadle_worker"):
+        said = project.manage(command, "--settings", "its_settings", "--pythonpath", str(tmp_path), code=1)
+        last = said.rstrip().splitlines()[-1]
+        assert re.fullmatch(rf"django\.core\.exceptions\.ImproperlyConfigured: Django [\d.]+ {way_out}.*", last), said
+
+
 @pytest.mark.parametrize(
     ("version", "options", "warned"),
     [

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
+from django import get_version
 from django.apps import AppConfig
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
@@ -27,7 +30,23 @@ class TreadleConfig(AppConfig):
     def ready(self) -> None:
         checks.register(check_settings)
         post_migrate.connect(upgrade, sender=self)
-        autodiscover_modules("tasks")
+        try:
+            autodiscover_modules("tasks")
+        except ModuleNotFoundError as error:  # before the checks, which can therefore not say it
+            if error.name not in ("django.tasks", "django_tasks"):
+                raise
+            raise _without_tasks(error.name) from error
+
+
+def _without_tasks(missing: str) -> ImproperlyConfigured:
+    """What to do if a `tasks.py` imports the tasks of another Django, or a package that is not installed."""
+    django = f"Django {get_version()}"
+    if missing == "django_tasks" and find_spec("django.tasks"):
+        return ImproperlyConfigured(f"{django} has tasks of its own; write: from django.tasks import task")
+    if missing == "django.tasks" and find_spec("django_tasks"):
+        return ImproperlyConfigured(f"{django} has no django.tasks; write: from django_tasks import task")
+    problem = f"{django} has no tasks of its own, and the package django-tasks is not installed"
+    return ImproperlyConfigured(f"{problem}; install it: pip install django-tasks")
 
 
 def upgrade(using: str, verbosity: int = 1, stdout: Any = None, plan: Any = None, **_: Any) -> None:
