@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import django
@@ -334,6 +336,19 @@ def test_recommended_commands_are_of_manage_py(project: Project) -> None:
     id = project.manage("treadle", "enqueue", "label", "order:=1").split()[0]
     assert "start one: python manage.py treadle worker\n" in project.manage("treadle", "jobs", "why", id)
     assert "→ python manage.py treadle jobs ls\n" in project.manage("treadle", "jobs", "why", "0" * 26, code=4)
+
+
+def test_a_command_before_migrate_says_to_migrate(tmp_path: Path) -> None:
+    """There is no file, or one without the tables of treadle."""
+    project = Project(sys.executable, tmp_path)
+    missing = project.manage("treadle", "stats", code=3)
+    with closing(sqlite3.connect(tmp_path / "db.sqlite3")) as connection:
+        connection.execute("CREATE TABLE mine (id INTEGER)")
+    empty = project.manage("treadle", "stats", code=3)
+    assert missing == f"✗ there is no database at {tmp_path}/db.sqlite3\n→ python manage.py migrate\n"
+    assert empty == f"✗ {tmp_path}/db.sqlite3 has no treadle tables\n→ python manage.py migrate\n"
+    other = project.manage("treadle", "stats", "--db", "sqlite:///nowhere.db", code=3)
+    assert "→ python manage.py treadle db upgrade --db sqlite:///" in other
 
 
 def test_all_that_is_written_inside_atomic_commits_with_it(project: Project) -> None:

@@ -65,7 +65,7 @@ def database(shared: Shared, *, create: bool = False) -> Treadle:
     """The database that is named. Only commands that store something may create it."""
     app = named_app(shared)
     if not create:
-        must_be_ready(app.store)
+        must_be_ready(shared, app.store)
     app.store.open()
     app.redactor = published_redactor(app)
     return app
@@ -77,24 +77,27 @@ def published_redactor(app: Treadle) -> Redactor:
     return merged([*own, *(policy.redact for policy in app.store.policies().values())])
 
 
-def must_be_ready(store: Store) -> None:
+def must_be_ready(shared: Shared, store: Store) -> None:
     """A command that only reads neither creates nor upgrades a database."""
     found, newest = store.schema(), store.newest_schema()
     upgrade = f"treadle db upgrade --db {url_to_show(store)}"
     if found is None:
-        raise _no_database(store, upgrade)
-    if found < newest:
+        what, cause, next = f"there is no database at {store.where}", *_where_else(store, upgrade)
+    elif found < newest:
         lacks = f"has schema {found}, and this treadle needs {newest}" if found else "has no treadle tables"
-        raise CommandError(f"{store.where} {lacks}", next=upgrade, code=DATABASE)
+        what, cause, next = f"{store.where} {lacks}", "", upgrade
+    else:
+        return
+    if shared.upgrade and not shared.db:  # this program knows its database
+        cause, next = "", shared.upgrade
+    raise CommandError(what, cause, next=next, code=DATABASE)
 
 
-def _no_database(store: Store, upgrade: str) -> CommandError:
-    """Most likely it is looked for in the wrong place. So creating it is the last way out."""
-    what = f"there is no database at {store.where}"
+def _where_else(store: Store, upgrade: str) -> tuple[str, str]:
+    """Most likely a missing database is looked for in the wrong place. So creating it is the last way out."""
     if store.where != open_store(DEFAULT_URL).where:
-        return CommandError(what, next=f"{CORRECT_IT}\n{upgrade}{CREATES_IT}", code=DATABASE)
-    next = IN_DJANGO if Path("manage.py").is_file() else f"{NAME_IT}\n{upgrade}{CREATES_IT}"
-    return CommandError(what, NO_DATABASE, next=next, code=DATABASE)
+        return "", f"{CORRECT_IT}\n{upgrade}{CREATES_IT}"
+    return NO_DATABASE, IN_DJANGO if Path("manage.py").is_file() else f"{NAME_IT}\n{upgrade}{CREATES_IT}"
 
 
 def url_to_show(store: Store) -> str:

@@ -45,6 +45,7 @@ class Shared:
     app: str | None = None
     target: str | None = None  # the app, as an argument
     program: str = "treadle"  # how the user calls it
+    upgrade: str = ""  # what creates and upgrades the database of another program
 
     @cached_property
     def out(self) -> Console:

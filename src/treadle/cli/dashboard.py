@@ -62,7 +62,7 @@ def dashboard(shared: Shared, /, host: str, browse: bool, **settings: Any) -> No
     if not (server.is_loopback(host) or settings["login_header"] or server.has_credentials(app)):
         raise CommandError(f"--host {host} lets others in, and nothing identifies them", server.WAYS)
     if not app.registry.types:
-        must_be_ready(app.store)
+        must_be_ready(shared, app.store)
         app.redactor = published_redactor(app)
     app.store.open()
     output.set_up_logs(0)

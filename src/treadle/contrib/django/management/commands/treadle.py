@@ -35,7 +35,8 @@ class Command(BaseCommand):
         from treadle.cli import main
 
         try:
-            url = project_app().store.url
+            app = project_app()
+            url = app.store.url
         except ImproperlyConfigured as error:
             raise CommandError(str(error), returncode=2) from error
         here = sys.path[0] or os.getcwd()  # the processes of workers have to find the project, too
@@ -43,4 +44,4 @@ class Command(BaseCommand):
         os.environ["TREADLE_URL"] = url
         os.environ["TREADLE_APP"] = APP
         sys.argv = ["treadle", *self.before, *args]
-        main("python manage.py treadle")
+        main("python manage.py treadle", upgrade="" if app.alias is None else "python manage.py migrate")
