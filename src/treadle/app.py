@@ -26,7 +26,7 @@ from treadle.redact import Setting
 from treadle.registry import Registry
 from treadle.results import ResultPoller, id_of, result_of, twin
 from treadle.schedules import Schedules
-from treadle.settings import checked_name, database_url, redactor_for
+from treadle.settings import checked_name, checked_names, database_url, redactor_for
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
 from treadle.worker.chores import PRUNED, prune, reconcile
@@ -237,7 +237,8 @@ class Treadle(Management):
         """
         wait, every = in_seconds(grace), in_seconds(beat)
         probes = None if health is None else Health(address=health)
-        return Worker(self, concurrency=concurrency, queues=tuple(queues), grace=wait, beat=every, health=probes)
+        names = checked_names("queues", queues)
+        return Worker(self, concurrency=concurrency, queues=names, grace=wait, beat=every, health=probes)
 
     def tick(self, *, max_jobs: int = 100, max_seconds: Duration = 10) -> TickReport:
         """One bounded pass: rescue, claim at most `max_jobs`, run them here. For cron and serverless."""
@@ -250,8 +251,9 @@ class Treadle(Management):
         until = clock.seconds(lease)
         if n < 1 or until <= 0:
             raise BadOption("claim", (n, lease), "claim at least 1 job, for more than 0 seconds")
-        kinds = None if types is None else dict.fromkeys(types, until)
-        claimed = self.store.claim("", ClaimRequest(limit=n, types=kinds, queues=tuple(queues), lease_for=until))
+        kinds = None if types is None else dict.fromkeys(checked_names("types", types), until)
+        request = ClaimRequest(limit=n, types=kinds, queues=checked_names("queues", queues), lease_for=until)
+        claimed = self.store.claim("", request)
         dispatch_now(self.hooks, self.hooks.started(claimed, ""))
         return [self._lease(c) for c in claimed]
 

@@ -73,6 +73,13 @@ def checked_name(option: str, name: Any) -> str:
     return name
 
 
+def checked_names(option: str, names: Any) -> tuple[str, ...]:
+    """Names of queues or types. A text would be taken for its letters."""
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise BadOption(option, names, "a list of names, such as ['mail']")
+    return tuple(checked_name(option, name) for name in names)
+
+
 def checked_id(id: Any) -> str:
     """The id of a job. A text that is no id finds none; anything else would, too, and hide that a Job was passed."""
     if not isinstance(id, str):
