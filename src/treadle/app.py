@@ -26,7 +26,7 @@ from treadle.redact import Setting
 from treadle.registry import Registry
 from treadle.results import ResultPoller, id_of, result_of, twin
 from treadle.schedules import Schedules
-from treadle.settings import checked_name, checked_names, database_url, redactor_for
+from treadle.settings import checked_name, checked_names, database_url, redactor_for, wanted_name
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
 from treadle.worker.chores import PRUNED, prune, reconcile
@@ -109,7 +109,7 @@ class Treadle(Management):
     def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob:
         """A checked request by name, for `enqueue_many`."""
         checked(options)
-        known = self.registry.get(type)
+        known = self.registry.get(wanted_name("type", type))
         text = encode_payload(type, known, payload)
         if known is not None:
             return make_request(known.policy, known.dedupe, text, options)

@@ -16,7 +16,7 @@ from treadle.errors import BadOption, BatchExists
 from treadle.group_commit import warn_if_on_loop
 from treadle.job import NewJob
 from treadle.results import twin
-from treadle.settings import checked_name
+from treadle.settings import checked_name, wanted_name
 from treadle.stores.user_connections import is_async, run_on_async
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Batches:
 
     def get(self, name: str, *, tenant: str = "") -> Batch | None:
         """The batch, with the exact counts of its members, or None."""
-        return self._app.store.batch(tenant, name)
+        return self._app.store.batch(tenant, wanted_name("batch", name))
 
     def list(self, tenant: str | None = None, *, limit: int = 50, cursor: str | None = None) -> BatchPage:
         """A page of batches, newest first. Iterate over it; `.next` is the cursor of the next page.

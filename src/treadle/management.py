@@ -27,7 +27,7 @@ from treadle.redact import OFF, Redactor
 from treadle.results import twin
 from treadle.schedule import LATE
 from treadle.schedule_diagnosis import schedule_problems
-from treadle.settings import at_least_one, checked_id
+from treadle.settings import at_least_one, checked_id, wanted_name
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -36,6 +36,8 @@ COUNT_LIMIT = 20_000
 """Jobs that are counted one by one where there is no tally: more than a page shows, and still quick."""
 COUNTED_BY = ("status", "state", "type", "queue", "tenant", "subject")
 USED_BY = ("type", "queue", "tenant")
+FIELDS = {"type": "types", "queue": "queues", "tenant": "tenants", "subject": "subjects", "batch": "batches"}
+"""The fields of a filter, by the names of single values."""
 Statuses = Status | str | Sequence[Status | str]
 """One status, or several."""
 RECENT_TYPES = 1_000
@@ -76,8 +78,10 @@ class Management(Pausing):
             raise BadOption("limit", limit, f"from 1 to {PAGE_LIMIT}; for more, pass cursor=page.next")
         if cursor is not None and not is_id(cursor):
             raise BadCursor(cursor)
-        named = {"types": type, "queues": queue, "tenants": tenant, "subjects": subject, "batches": batch}
-        given: dict[str, tuple[str, ...]] = {field: (value,) for field, value in named.items() if value is not None}
+        named = {"type": type, "queue": queue, "tenant": tenant, "subject": subject, "batch": batch}
+        given: dict[str, tuple[str, ...]] = {
+            FIELDS[name]: (wanted_name(name, value),) for name, value in named.items() if value is not None
+        }
         if status is not None:
             given["statuses"] = statuses(status)
         page = self.store.jobs(_both(filters.to_filter(filter), given), limit, cursor)

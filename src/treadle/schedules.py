@@ -19,6 +19,7 @@ from treadle.pausing import who
 from treadle.results import twin
 from treadle.schedule import NewSchedule, Schedule
 from treadle.schedule_diagnosis import ScheduleWhy, explain_schedule, to_schedule
+from treadle.settings import wanted_name
 from treadle.stores.user_connections import is_async, run_on_async
 
 if TYPE_CHECKING:
@@ -83,12 +84,12 @@ class Schedules:
 
     def get(self, name: str, *, tenant: str = "") -> Schedule | None:
         """The schedule, with its next ten moments, or None."""
-        row = self._app.store.schedule(tenant, name)
+        row = self._app.store.schedule(tenant, _wanted(name))
         return None if row is None else self._shown(row)
 
     def why(self, name: str, *, tenant: str = "") -> ScheduleWhy:
         """Why it did not fire, or when it will: every reason that holds, the deciding one first."""
-        row = self._app.store.schedule(tenant, name)
+        row = self._app.store.schedule(tenant, _wanted(name))
         if row is None:
             raise ScheduleNotFound(name, tenant)
         return explain_schedule(row, self._visible_workers(), self._app.store.now())
@@ -145,20 +146,20 @@ class Schedules:
         end a pause. `by`: who did it; default: the user of the operating system, and the host. Raises
         ScheduleNotFound."""
         end = None if until is None else checked_until(until, self._app.store.now())
-        row = self._app.store.pause_schedule(tenant, name, who(by), checked_text("reason", reason), end)
+        row = self._app.store.pause_schedule(tenant, _wanted(name), who(by), checked_text("reason", reason), end)
         return self._shown(row)
 
     def resume(self, name: str, *, tenant: str = "") -> Schedule:
         """Fire again, from the next moment on. Raises ScheduleNotFound."""
-        return self._shown(self._app.store.resume_schedule(tenant, name))
+        return self._shown(self._app.store.resume_schedule(tenant, _wanted(name)))
 
     def delete(self, name: str, *, tenant: str = "") -> Schedule:
         """Forget a schedule. Its jobs stay. Raises ScheduleNotFound, and ScheduleDeclared if a live worker has it."""
-        return self._shown(self._app.store.delete_schedule(tenant, name))
+        return self._shown(self._app.store.delete_schedule(tenant, _wanted(name)))
 
     def run_now(self, name: str, *, tenant: str = "") -> Job:
         """Store a job of it now, even if it is paused or another one runs. Its moments stay as they are."""
-        return self._app._waking(self._app.store.fire_now(tenant, name))
+        return self._app._waking(self._app.store.fire_now(tenant, _wanted(name)))
 
     def backfill(
         self, name: str, start: datetime, end: datetime, *, tenant: str = "", progress: Progress | None = None
@@ -168,7 +169,7 @@ class Schedules:
         Moments that have a job are left out, so you can repeat it. `overlap` does not apply. `progress` is called after
         each transaction.
         """
-        work = Backfill.between(self._app.store, tenant, name, start, end)
+        work = Backfill.between(self._app.store, tenant, _wanted(name), start, end)
         for _ in work:
             if progress is not None:
                 progress(work.done + work.skipped, work.total)
@@ -192,3 +193,7 @@ class Schedules:
     def _workers(self, rows: Sequence[ScheduleRow]) -> Sequence[WorkerRow]:
         """The workers, if they matter. A role that sees one tenant does not see workers."""
         return self._app.store.workers() if any(row.source == "code" for row in rows) else ()
+
+
+def _wanted(name: str) -> str:
+    return wanted_name("schedule", name)

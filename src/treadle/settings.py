@@ -80,6 +80,13 @@ def checked_names(option: str, names: Any) -> tuple[str, ...]:
     return tuple(checked_name(option, name) for name in names)
 
 
+def wanted_name(option: str, name: Any) -> str:
+    """The name of what is looked for. A text that nothing has finds nothing; anything else is a mistake."""
+    if not isinstance(name, str):
+        raise BadOption(option, name, "pass its name, a text")
+    return name
+
+
 def checked_id(id: Any) -> str:
     """The id of a job. A text that is no id finds none; anything else would, too, and hide that a Job was passed."""
     if not isinstance(id, str):

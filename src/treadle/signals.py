@@ -9,7 +9,7 @@ from treadle.context import current_run
 from treadle.errors import BadOption
 from treadle.producer import Producer
 from treadle.results import twin
-from treadle.settings import checked_id, checked_name
+from treadle.settings import checked_id, checked_name, wanted_name
 from treadle.steps import Step
 from treadle.stores.user_connections import is_async, run_on_async
 from treadle.waits import NewSignal, Signal, Wait
@@ -42,7 +42,7 @@ class Signals(Producer):
 
     def get_signal(self, name: str, *, tenant: str = "") -> Signal | None:
         """The signal of that name, or None."""
-        return self.store.get_signal(name, tenant)
+        return self.store.get_signal(wanted_name("signal", name), tenant)
 
     def steps(self, id: str) -> list[Step]:
         """The stored steps of a job, in the order in which they were stored."""

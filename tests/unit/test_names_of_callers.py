@@ -3,7 +3,8 @@ that one database shows it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from treadle import Treadle
 from treadle.errors import BadOption
+
+NOW = datetime.now(UTC)
 
 
 @pytest.fixture
@@ -41,3 +44,40 @@ def test_a_function_in_a_list_of_types_is_an_error(td: Treadle) -> None:
     wrong: Any = [mail]
     with pytest.raises(BadOption, match=r"types=<job mail>: use a string"):
         td.claim(types=wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "shown"),
+    [
+        (lambda td, mail: td.jobs(type=mail), "type=<job mail>"),
+        (lambda td, mail: td.jobs(queue=mail), "queue=<job mail>"),
+        (lambda td, mail: td.jobs(subject=7), "subject=7"),
+        (lambda td, mail: td.jobs(tenant=7), "tenant=7"),
+        (lambda td, mail: td.jobs(batch=["import"]), r"batch=\['import'\]"),
+        (lambda td, mail: td.enqueue(mail, {"to": "ann"}), "type=<job mail>"),
+        (lambda td, mail: td.get_signal(mail), "signal=<job mail>"),
+        (lambda td, mail: td.batches.get(mail), "batch=<job mail>"),
+        (lambda td, mail: td.schedules.get(mail), "schedule=<job mail>"),
+        (lambda td, mail: td.schedules.why(mail), "schedule=<job mail>"),
+        (lambda td, mail: td.schedules.pause(mail), "schedule=<job mail>"),
+        (lambda td, mail: td.schedules.resume(mail), "schedule=<job mail>"),
+        (lambda td, mail: td.schedules.run_now(mail), "schedule=<job mail>"),
+        (lambda td, mail: td.schedules.backfill(mail, NOW, NOW), "schedule=<job mail>"),
+        (lambda td, mail: td.schedules.delete(mail), "schedule=<job mail>"),
+    ],
+)
+def test_what_has_a_name_in_place_of_its_name_is_an_error(
+    td: Treadle, call: Callable[[Treadle, Any], object], shown: str
+) -> None:
+    """On SQLite it was that the file is broken."""
+
+    @td.job
+    def mail(to: str) -> None: ...
+
+    with pytest.raises(BadOption, match=f"{shown}: pass its name, a text"):
+        call(td, mail)
+
+
+def test_a_name_that_nothing_has_finds_nothing(td: Treadle) -> None:
+    assert td.jobs(type="", queue="x" * 300).jobs == []
+    assert td.get_signal("") is td.batches.get("") is td.schedules.get("") is None
