@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
@@ -14,8 +14,8 @@ from treadle.batches import Batches, NewBatchBlock
 from treadle.clock import Duration, in_seconds
 from treadle.context import Tracing
 from treadle.diagnosis import BEAT
-from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra
-from treadle.function import Options, checked, encode_payload, make_request
+from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra, UnknownOption
+from treadle.function import KNOWN_OPTIONS, Options, checked, encode_payload, make_request
 from treadle.group_commit import warn_if_on_loop
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job, NewJob, R
@@ -108,8 +108,12 @@ class Treadle(Management):
 
     def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob:
         """A checked request by name, for `enqueue_many`."""
-        checked(options)
         known = self.registry.get(wanted_name("type", type))
+        try:
+            checked(options)
+        except UnknownOption as error:
+            way_out = f"arguments are a dict: td.enqueue({type!r}, {{{error.option!r}: …}})"
+            raise UnknownOption(error.option, KNOWN_OPTIONS, way_out) from None
         text = encode_payload(type, known, payload)
         if known is not None:
             return make_request(known.policy, known.dedupe, text, options)
@@ -285,7 +289,11 @@ class Treadle(Management):
 
 
 def _requests(requests: Sequence[NewJob]) -> Sequence[NewJob]:
+    way_out = "a list of requests: [send_mail.request(to='…'), …]"
+    given: Any = requests
+    if not isinstance(given, Collection):  # a generator can be read only once
+        raise BadOption("enqueue_many", given, way_out)
     for request in requests:
         if not isinstance(request, NewJob):
-            raise BadOption("enqueue_many", request, "a list of requests: [send_mail.request(to='…'), …]")
+            raise BadOption("enqueue_many", request, way_out)
     return requests

@@ -28,8 +28,9 @@ class BadOption(TreadleError, ValueError):
 class UnknownOption(TreadleError, TypeError):
     """An option that does not exist."""
 
-    def __init__(self, option: str, known: Collection[str]) -> None:
-        meant = hint(option, known, f"known options: {', '.join(sorted(known))}")
+    def __init__(self, option: str, known: Collection[str], way_out: str = "") -> None:
+        all_known = f"known options: {', '.join(sorted(known))}"
+        meant = hint(option, known, f"{all_known}; {way_out}" if way_out else all_known)
         super().__init__(f"unknown option {option!r}; {meant}")
         self.option = option
 
@@ -191,7 +192,7 @@ class BadCursor(TreadleError, ValueError):
 class BadFilter(TreadleError, ValueError):
     """A filter that cannot be read."""
 
-    def __init__(self, term: str, way_out: str, *, key: str = "", known: Collection[str] = ()) -> None:
+    def __init__(self, term: object, way_out: str, *, key: str = "", known: Collection[str] = ()) -> None:
         if known:
             near = nearest(key, known)
             way_out = f"{shown(key)} is not one of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")

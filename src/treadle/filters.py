@@ -132,6 +132,9 @@ def to_filter(wanted: str | Filter | None) -> Filter:
     """A filter from text, from a filter, or from None, which means all jobs."""
     if isinstance(wanted, Filter):
         return wanted
+    given: Any = wanted
+    if not isinstance(given, str | None):
+        raise BadFilter(given, "write it as a text, such as 'status:failed'")
     return parse(wanted) if wanted else EVERYTHING
 
 

@@ -3,6 +3,7 @@ that one database shows it."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from treadle import Treadle
-from treadle.errors import BadOption
+from treadle.errors import BadFilter, BadOption, UnknownOption
 
 NOW = datetime.now(UTC)
 
@@ -81,3 +82,31 @@ def test_what_has_a_name_in_place_of_its_name_is_an_error(
 def test_a_name_that_nothing_has_finds_nothing(td: Treadle) -> None:
     assert td.jobs(type="", queue="x" * 300).jobs == []
     assert td.get_signal("") is td.batches.get("") is td.schedules.get("") is None
+
+
+def test_an_argument_in_place_of_the_payload_is_named_with_the_dict_that_it_belongs_in(td: Treadle) -> None:
+    wrong: Any = {"to": "ann"}
+    way_out = r"unknown option 'to'; .*; arguments are a dict: td.enqueue\('mail', \{'to': …\}\)"
+    for call in (td.enqueue, td.request, lambda *a, **k: asyncio.run(td.aenqueue(*a, **k))):
+        with pytest.raises(UnknownOption, match=way_out):
+            call("mail", **wrong)
+    misspelt: Any = {"dely": 5}
+    with pytest.raises(UnknownOption, match="unknown option 'dely'; did you mean 'delay'"):
+        td.request("mail", **misspelt)
+
+
+def test_requests_that_are_no_list_are_an_error(td: Treadle) -> None:
+    request = td.request("mail")
+    every_wrong: list[Any] = [request, (request for _ in range(2)), "mail", {"to": "ann"}, None]
+    for wrong in every_wrong:
+        with pytest.raises(BadOption, match=r"enqueue_many=.*: a list of requests: "):
+            td.enqueue_many(wrong)
+        with pytest.raises(BadOption, match=r"enqueue_many=.*: a list of requests: "):
+            asyncio.run(td.aenqueue_many(wrong))
+
+
+def test_a_function_in_place_of_a_filter_is_an_error(td: Treadle) -> None:
+    wrong: Any = td.job(type="mail")(lambda: None)
+    for call in (td.jobs, td.count, lambda wanted: td.bulk("retry", wanted)):
+        with pytest.raises(BadFilter, match=r"cannot read <job mail>: write it as a text, such as 'status:failed'"):
+            call(wrong)
