@@ -12,7 +12,7 @@ from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.stores import claim_order
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import Cursors
+from treadle.stores.claim_order import ClaimOrder
 from treadle.stores.postgres.insert_claim_settle import Transitions
 from treadle.stores.postgres.insert_claim_settle_sql import READ_RANGES
 
@@ -30,14 +30,14 @@ def looks_that_cost(monkeypatch, cheap_looks):
 @pytest.fixture
 def ahead(monkeypatch):
     """How many jobs each claim took that an earlier one had found."""
-    taken, take_ahead = [], Cursors.take_ahead
+    taken, take_ahead = [], ClaimOrder.take_ahead
 
-    def counting(cursors, order, limit):
-        found = take_ahead(cursors, order, limit)
+    def counting(order, limit):
+        found = take_ahead(order, limit)
         taken.append(len(found))
         return found
 
-    monkeypatch.setattr(Cursors, "take_ahead", counting)
+    monkeypatch.setattr(ClaimOrder, "take_ahead", counting)
     return taken
 
 

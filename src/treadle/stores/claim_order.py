@@ -123,6 +123,8 @@ class ClaimOrder:
         """How many jobs to read of each range."""
         self.now = 0
         """The moment at which jobs must be due."""
+        self.claims_ahead = 0
+        """For how many later claims jobs are found, too."""
         self.ahead: list[Candidate] = []
         """Jobs that were found for the next claims, in order. They are in no range any more, and others may take them
         before this process does."""
@@ -145,13 +147,16 @@ class ClaimOrder:
         """The types of which jobs may be found."""
         return {head.range.type for heads in (self._heap, self._full) for head in heads}
 
-    def batches(
-        self, limit: int, slots: Slots, now: int, ahead: int = 0, limited: Container[str] = ()
-    ) -> Iterator[list[Head]]:
+    def take_ahead(self, limit: int) -> list[Candidate]:
+        """Of what an earlier claim has found for this one."""
+        taken, self.ahead = self.ahead[:limit], self.ahead[limit:]
+        return taken
+
+    def batches(self, limit: int, slots: Slots, now: int, limited: Container[str] = ()) -> Iterator[list[Head]]:
         """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found. What is found
-        `ahead` for other claims comes before the first job of a `limited` type: a limit is met job by job."""
+        for later claims comes before the first job of a `limited` type: a limit is met job by job."""
         self.missing, self.rows, self.now, self._slots = limit, 0, now, slots
-        self._more_ahead, self._limited, self._behind = ahead, limited, False
+        self._more_ahead, self._limited, self._behind = min(self.claims_ahead * limit, MOST_AHEAD), limited, False
         self.turns, self.served, self.more = {}, set(), False
         if self._full or slots.any:
             heads, self._heap, self._full = [*self._heap, *self._full], [], []
@@ -365,7 +370,8 @@ class Cursors:
         """Of ranges by turns: the tenant that had its turn last."""
         self.known = known or KnownLimits()
         self._ahead_from = self._at_once_from = -1e9
-        self._ahead_version = 0
+        self.version = 0
+        """Of the limits, at the last look."""
         self._hindered_by = -1
         """The version of the limits when something was in the way of a claim by one statement."""
 
@@ -392,23 +398,9 @@ class Cursors:
         wait = 0.0 if self.stale else EVERY - since
         return wait if self._cost <= EXPENSIVE else max(wait, 9 * self._cost - since)
 
-    def ahead(self, limit: int) -> int:
-        """How many jobs to find for the next claims: they go on with this order. None, if others had taken such jobs
-        within the last second, or if a tenant is paused: its jobs are in between."""
-        may_find = self._cost > CHEAP and not self.paused.tenants and time.monotonic() >= self._ahead_from
-        self._ahead_version = self.known.version
-        return min(CLAIMS_AHEAD * limit, MOST_AHEAD) if may_find else 0
-
-    def take_ahead(self, order: ClaimOrder, limit: int) -> list[Candidate]:
-        """Of what an earlier claim has found for this one. Nothing, if limits have changed since then."""
-        if order.ahead and self.known.version != self._ahead_version:
-            order.ahead, self.stale = [], True
-        taken, order.ahead = order.ahead[:limit], order.ahead[limit:]
-        return taken
-
-    def others_were_faster(self) -> None:
-        """Some jobs that an earlier claim has found are no longer there."""
-        self._ahead_from = time.monotonic() + EVERY
+    def others_were_faster(self, order: ClaimOrder) -> None:
+        """Some jobs that an earlier claim has found are no longer there: for a second, find none for later claims."""
+        order.claims_ahead, self._ahead_from = 0, time.monotonic() + EVERY
 
     def may_look(self) -> bool:
         """Whether a claim that found too little after its position should look at everything."""
@@ -422,7 +414,7 @@ class Cursors:
     def kept(self, request: ClaimRequest) -> ClaimOrder | None:
         """The order that claims for the same types and queues go on with; None: look first."""
         last = self._request
-        if last is None or self._cost <= CHEAP or self.look_first():
+        if last is None or self._cost <= CHEAP or self.look_first() or self.known.version != self.version:
             return None
         same = (last.types is request.types or last.types == request.types) and last.queues == request.queues
         return self._order if same else None
@@ -435,5 +427,7 @@ class Cursors:
         seconds = self._clock() - began
         self._looked = time.monotonic()
         self._cost, self._last_cost = min(seconds, self._last_cost), seconds  # one slow look may be chance
-        self._order, self._request = ClaimOrder(found, request, self.paused), request
+        self._order, self._request, self.version = ClaimOrder(found, request, self.paused), request, self.known.version
+        if self._cost > CHEAP and not self.paused.tenants and self._looked >= self._ahead_from:
+            self._order.claims_ahead = CLAIMS_AHEAD  # unless jobs of a paused tenant are in between
         return self._order

@@ -193,8 +193,8 @@ class Transitions(Transaction):
         if self.met_expired:  # there may be more of this priority
             return claimed
         slots = self._limited.slots(order.types) if self._limited else NO_SLOTS
-        missing, ahead = request.limit - len(claimed), self.cursors.ahead(request.limit)
-        for batch in order.batches(missing, slots, self.now, ahead, self.cursors.known.limits.types):
+        missing, limited = request.limit - len(claimed), self.cursors.known.limits.types
+        for batch in order.batches(missing, slots, self.now, limited):
             claimed += self._claim_batch(worker, request, order, batch)
             if request.limit - len(claimed) > order.missing:
                 order.others_were_faster()
@@ -212,11 +212,11 @@ class Transitions(Transaction):
 
     def _lease_ahead(self, order: ClaimOrder, worker: str, request: ClaimRequest) -> Claim:
         """Lease what an earlier claim has found for this one, except what others have taken since then."""
-        found = self.cursors.take_ahead(order, request.limit)
+        found = order.take_ahead(request.limit)
         ids = as_json([id for _, id, _ in found])
         leased = self._lease(worker, request, [range for _, _, range in found], {"ids": ids}) if found else []
         if len(leased) < len(found):
-            self.cursors.others_were_faster()
+            self.cursors.others_were_faster(order)
         return Claim(leased)
 
     def _park_met(self) -> int:

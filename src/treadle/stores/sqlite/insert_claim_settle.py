@@ -161,7 +161,7 @@ class Transitions(PruneTransaction):
         if version != known.version or known.limits.types or opened:
             limited = limited_claim(self, known, version, opened)
         back = limited.open_keys() if limited and opened else 0
-        if held != self.cursors.paused or held.ended or back:
+        if held != self.cursors.paused or held.ended or back or known.version != self.cursors.version:
             order, kept = self._look_again(request, held), None
         slots = limited.slots(order.types) if limited else NO_SLOTS
         jobs = self._find(order, request.limit, slots, self.now, limited)
@@ -169,7 +169,7 @@ class Transitions(PruneTransaction):
             jobs, kept = self._find_again(request, limited), None
         leased = self._lease(worker, request, jobs, sorted(held.tenants)) if jobs else (Claim(), [])
         if leased is None and self._found_before:
-            self.cursors.others_were_faster()
+            self.cursors.others_were_faster(order)
             jobs, kept = self._find_again(request, limited), None
             leased = self._lease(worker, request, jobs) if jobs else (Claim(), [])
         claimed, moved = self._lease_of_others(worker, request, limited, held) if leased is None else leased
@@ -187,7 +187,7 @@ class Transitions(PruneTransaction):
         return claimed, moved
 
     def _look_again(self, request: ClaimRequest, held: Paused) -> ClaimOrder:
-        """Something was paused or resumed since the last look, or is to be put back."""
+        """Something was paused or resumed since the last look, or is to be put back, or the limits have changed."""
         self.cursors.paused = held
         if held.ended:
             self._back = put_back_ended(self, held.ended)
@@ -254,10 +254,9 @@ class Transitions(PruneTransaction):
         reads_only: Paused | None = None,
     ) -> list[Candidate]:
         """`reads_only`: what is paused, if nothing is to be written."""
-        jobs = self.cursors.take_ahead(order, limit)
+        jobs = order.take_ahead(limit) if order.ahead else []
         self._found_before = bool(jobs)
-        ahead = self.cursors.ahead(limit) if reads_only is None else 0
-        for batch in order.batches(limit - len(jobs), slots, now, ahead, self.cursors.known.limits.types):
+        for batch in order.batches(limit - len(jobs), slots, now, self.cursors.known.limits.types):
             ranges = [(*head.range[:3], *head.after) for head in batch if not head.range.fair]
             row = {"ranges": as_json(ranges), "now": now, "limit": order.rows}
             starts = _decode_starts(self.execute(sql.READ_RANGES, row).fetchone()[0]) if ranges else []
