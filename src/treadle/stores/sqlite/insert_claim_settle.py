@@ -161,7 +161,8 @@ class Transitions(PruneTransaction):
         if version != known.version or known.limits.types or opened:
             limited = limited_claim(self, known, version, opened)
         back = limited.open_keys() if limited and opened else 0
-        if held != self.cursors.paused or held.ended or back or known.version != self.cursors.version:
+        is_old = order.ahead and known.version != self.cursors.version
+        if held != self.cursors.paused or held.ended or back or is_old:
             order, kept = self._look_again(request, held), None
         slots = limited.slots(order.types) if limited else NO_SLOTS
         jobs = self._find(order, request.limit, slots, self.now, limited)
