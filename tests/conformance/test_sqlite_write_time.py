@@ -10,14 +10,15 @@ import pytest
 
 from tests.conformance.helpers import DAY, put, put_many, take
 from treadle.job import Status
-from treadle.outcome import COMPLETED
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind
 from treadle.stores.sqlite.connection import Database, Transaction
-from treadle.worker.chores import OLD
+from treadle.worker.chores import OLD_IN_A_FILE
 
 pytestmark = [pytest.mark.only("sqlite"), pytest.mark.torture]  # a time, though of CPU, depends on the machine
 
 MOST = 0.05
 MANY = 10_000
+FAILED = Outcome(OutcomeKind.RETRIED, error="ValueError: no", traceback="Traceback: " + "no " * 500, delay=DAY)
 
 
 @pytest.fixture
@@ -63,14 +64,16 @@ def test_a_cancel_that_very_many_jobs_follow(store, longest):
     assert {store.get(id).status for id in children[::100]} == {Status.CANCELLED}
 
 
-def test_a_prune_of_very_many_jobs(store, clock, longest):
+@pytest.mark.parametrize("failures", [0, 4])
+def test_a_prune_of_very_many_jobs(store, clock, longest, failures):
     stored(store, MANY)
-    while claimed := take(store, 500):
-        store.settle([(one, COMPLETED) for one in claimed])
-    clock.now += DAY
+    for outcome in [FAILED] * failures + [COMPLETED]:
+        while claimed := take(store, 500):
+            store.settle([(one, outcome) for one in claimed])
+        clock.now += DAY
 
     def prune() -> None:
-        while store.prune((Status.COMPLETED,), 0, OLD):
+        while store.prune((Status.COMPLETED,), 0, OLD_IN_A_FILE):
             pass
 
     assert longest(prune) < MOST

@@ -263,7 +263,7 @@ class Engine(Protocol):
 
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. Return
-        their number."""
+        their number. If it is less than 1,000 and than `limit`, there are no more."""
 
 
 class Schema(Protocol):

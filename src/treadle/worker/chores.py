@@ -31,8 +31,9 @@ Chore = Callable[[], int]
 PRUNED = (Status.COMPLETED, Status.CANCELLED)
 """What is pruned by default. A failed job stays until a person has looked at it."""
 CHUNK, PAGE = 500, 100
-OLD = 2_500
-"""Jobs that are pruned in one transaction, which takes SQLite about 5 ms."""
+OLD, OLD_IN_A_FILE, FEWEST = 2_500, 8_000, 1_000
+"""Jobs that are pruned in one transaction. All other writers of a SQLite file wait for it, about 7 ms. It may delete
+fewer there, but no fewer than FEWEST unless it is the last one."""
 PAUSE = 0.005
 """Seconds between two of them: a thread or process that only just ended a transaction would be the first to begin."""
 
@@ -141,10 +142,10 @@ def prune(store: Engine, statuses: Sequence[Status], age: float, *, rest: float 
 
     `rest`: how long to pause after a transaction, compared with the time that it took.
     """
-    began = time.monotonic()
-    while deleted := store.prune(statuses, clock.seconds(age), OLD):
+    began, most = time.monotonic(), OLD_IN_A_FILE if store.single_host else OLD
+    while deleted := store.prune(statuses, clock.seconds(age), most):
         yield deleted
-        if deleted < OLD:
+        if deleted < FEWEST:
             return
         time.sleep(max(PAUSE, rest * (time.monotonic() - began)))
         began = time.monotonic()
@@ -167,7 +168,7 @@ def _reconcile(app: Treadle) -> int:
 def _prune(app: Treadle) -> int:
     """Faster than jobs can end, and not so fast that those that run have to wait. SQLite works on their own cores, and
     its transactions wait for each other, so it rests longer."""
-    rest = 2.2 if app.store.single_host else 1.0
+    rest = 4.0 if app.store.single_host else 1.0
     if app.retention is None:  # all jobs are kept; their usage by the minute is not
         return sum(prune(app.store, (), 0, rest=rest))
     return sum(prune(app.store, PRUNED, app.retention.total_seconds(), rest=rest))

@@ -161,8 +161,9 @@ class Transitions(PruneTransaction):
         if version != known.version or known.limits.types or opened:
             limited = limited_claim(self, known, version, opened)
         back = limited.open_keys() if limited and opened else 0
-        is_old = order.ahead and known.version != self.cursors.version
-        if held != self.cursors.paused or held.ended or back or is_old:
+        if not order.ahead:
+            self.cursors.version = version
+        if held != self.cursors.paused or held.ended or back or version != self.cursors.version:
             order, kept = self._look_again(request, held), None
         slots = limited.slots(order.types) if limited else NO_SLOTS
         jobs = self._find(order, request.limit, slots, self.now, limited)

@@ -10,6 +10,10 @@ from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
 from treadle.stores.transaction import NOTHING, Moved, Transaction
 
+FEW, MOST_BY_ID = 1_000, 2_500
+"""Jobs that one transaction deletes of a file, if there are attempts, steps or logs of them, or if they are looked up
+one by one. More of them would keep the other writers waiting."""
+
 
 class NotOld(Exception):
     """What was found before the transaction began can no longer be pruned."""
@@ -34,8 +38,15 @@ class PruneTransaction(Transaction):
 
     def prunable(self, old: Mapping[str, Any], before: bool = False) -> Prunable:
         """`before`: it is a transaction of its own that looks for them."""
-        if before and (found := self._prunable_between(old)):
-            return found
+        if not before:
+            return self._prunable_by_id(old)
+        by_id = {**old, "limit": min(old["limit"], MOST_BY_ID)}
+        found = self._prunable_between(old) or self._prunable_by_id(by_id)
+        if found.n > FEW and any(self.execute(sql.HAS_HISTORY, found.these).fetchone()):
+            return self.prunable({**old, "limit": FEW}, before)
+        return found
+
+    def _prunable_by_id(self, old: Mapping[str, Any]) -> Prunable:
         if not (rows := self.execute(sql.PRUNABLE_IDS, old).fetchall()):
             return Prunable()
         kinds, ids, first, last = zip(*((row[:4], row[4][1:-1], *row[5:]) for row in rows), strict=True)

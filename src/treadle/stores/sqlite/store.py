@@ -23,7 +23,7 @@ from treadle.stores.shared.store import D, SQLStore
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
-from treadle.stores.sqlite.prune import NotOld
+from treadle.stores.sqlite.prune import FEW, NotOld
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
 from treadle.stores.sqlite.watch import Watch
 from treadle.stores.user_connections import ASYNC, is_async, unwrap
@@ -105,7 +105,7 @@ class SQLiteStore(SQLiteTables[Database]):
         try:
             return self.database.write("other", steps) if found.n else 0
         except NotOld:
-            return super()._prune(statuses, before, limit)
+            return super()._prune(statuses, before, min(limit, FEW))
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
