@@ -8,7 +8,6 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
 
@@ -37,15 +36,14 @@ current_step: ContextVar[StepCall | None] = ContextVar("treadle_step", default=N
 """The step that it belongs to: what is enqueued inside it is stored with it."""
 
 
-@dataclass(slots=True, eq=False)
-class Run:
+class Run(msgspec.Struct, eq=False):
     """One attempt that is running: what the handler did so far, and whether the worker wants it to stop."""
 
     claimed: ClaimedJob
     store: Store
     redactor: Redactor = DEFAULT
     saver: StepSaver | None = None
-    state: Mapping[str, Any] = field(default_factory=dict)
+    state: Mapping[str, Any] = msgspec.field(default_factory=dict)
     typed: Callable[[str, Any], Any] = lambda type, result: result
     """A stored result of a type of job, as its handler annotates it."""
     progress: Progress | None = None
@@ -57,9 +55,9 @@ class Run:
     """Whether the handler called `complete`, with `result`."""
     ended: bool = False
     result: Any = None
-    follow_ups: list[NewJob] = field(default_factory=list)
-    signals: list[NewSignal] = field(default_factory=list)
-    batches: list[NewBatch] = field(default_factory=list)
+    follow_ups: list[NewJob] = []
+    signals: list[NewSignal] = []
+    batches: list[NewBatch] = []
     written: Outcome | None = None
     joined: bool = False
     """Whether it was written in a transaction of the user's own, which may not be committed."""

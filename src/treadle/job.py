@@ -190,8 +190,9 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         """The earliest start, if it is stored now."""
         return self.run_at if self.run_at is not None else now + (self.delay or 0)
 
-    def as_stored(self, now: int) -> Job:
-        created, due = clock.to_datetime(now), self.due(now)
+    def as_stored(self, now: int, created: datetime | None = None) -> Job:
+        """The job that it becomes. `created`: the same moment as `now`."""
+        created, due = created or clock.to_datetime(now), self.due(now)
         job = Job(
             id=self.id,
             type=self.type,

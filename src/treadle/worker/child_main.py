@@ -75,14 +75,11 @@ def main(pipe: Connection, parent: int, logs: LogSettings | None) -> None:
             pipe.send_bytes(_encode(process.attempt(_decode_request(pipe.recv_bytes()))))
 
 
-class ChildRun(Run):
+class ChildRun(Run, kw_only=True, eq=False):
     """An attempt in a child process: the worker learns of its progress and its logs, and that it has stored a step."""
 
-    __slots__ = ("_pipe", "_sending")
-
-    def __init__(self, claimed: ClaimedJob, app: Treadle, pipe: Connection, state: Mapping[str, Any]) -> None:
-        super().__init__(claimed, app.store, app.redactor, app._step_saver, state, app.registry.result)
-        self._pipe, self._sending = pipe, threading.RLock()
+    pipe: Connection
+    sending: Any = msgspec.field(default_factory=threading.RLock)
 
     def report(self, progress: Progress) -> None:
         self._send(ChildAnswer(progress=progress))
@@ -94,22 +91,22 @@ class ChildRun(Run):
             self._send(ChildAnswer(has_stored_step=True))
 
     def log(self, level: str, message: str) -> None:
-        with self._sending:  # so that they have the same numbers there
+        with self.sending:  # so that they have the same numbers there
             super().log(level, message)
             if not self.ended and self.lines is not None and self.lines.dropped % TELL_DROPPED < 2:
                 self._send(ChildAnswer(line=(level, message, self.lines.dropped)))
 
     def _send(self, answer: ChildAnswer) -> None:
         """From any thread, one by one. What comes after the outcome would be taken for the next attempt's."""
-        with self._sending:
+        with self.sending:
             if not self.ended:
-                self._pipe.send_bytes(_encode(answer))
+                self.pipe.send_bytes(_encode(answer))
 
     def end(self, outcome: Outcome | None) -> ChildAnswer:
         """The last answer, which nothing follows."""
-        with self._sending:
+        with self.sending:
             if self.lines is not None and self.lines.dropped:
-                self._pipe.send_bytes(_encode(ChildAnswer(line=("", "", self.lines.dropped))))
+                self.pipe.send_bytes(_encode(ChildAnswer(line=("", "", self.lines.dropped))))
         return ChildAnswer(outcome=outcome)
 
 
@@ -146,7 +143,8 @@ class ChildProcess:
         except LifespanFailed as error:
             return ChildAnswer(not_started=str(error))
 
-        run, job_type = ChildRun(request.claimed, app, self._pipe, state), function.job_type
+        of_app = app.store, app.redactor, app._step_saver, state, app.registry.result
+        run, job_type = ChildRun(request.claimed, *of_app, pipe=self._pipe), function.job_type
         self._pipe.send_bytes(_encode(ChildAnswer(started=True)))
         with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
             if inspect.iscoroutinefunction(job_type.handler):

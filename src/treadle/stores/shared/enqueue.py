@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from treadle import codec
+from treadle.clock import to_datetime
 from treadle.codec import as_json
 from treadle.declarations import remembered, spec_of, wins
 from treadle.diagnosis import alive
@@ -27,7 +28,8 @@ def insert(tx: Transaction, jobs: Sequence[NewJob], *, unchecked: bool = False) 
         return _insert_with_keys(tx, jobs, unchecked)
     if moved := tx.insert(jobs):
         tally(tx, moved)
-    return [job.as_stored(tx.now) for job in jobs]
+    created = to_datetime(tx.now)
+    return [job.as_stored(tx.now, created) for job in jobs]
 
 
 def insert_unchecked(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:

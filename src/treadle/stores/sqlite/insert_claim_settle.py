@@ -54,7 +54,7 @@ _COLUMNS = (
     *("type", "queue", "tenant", "subject", "priority", "max_attempts"),
     *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "origin", "batch", "start_within"),
 )
-_COMMON = attrgetter(*_COLUMNS)
+_COMMON = attrgetter(*_COLUMNS, "run_at", "delay", "fair", "after")
 
 NUMBERS = range(1 << 62)
 """A counter of lease numbers beyond them was broken by hand."""
@@ -89,21 +89,23 @@ class Transitions(PruneTransaction):
         self.cursors.stale = True
         if len(jobs) == 1 and not jobs[0].after:
             return self._insert_one(jobs[0])
-        alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
+        alike: defaultdict[tuple[Any, ...], list[NewJob]] = defaultdict(list)
         for job in jobs:
-            alike[*_COMMON(job), job.due(self.now), job.parked(self.now)][job.id] = job.payload
+            alike[_COMMON(job)].append(job)
         moved: Counter[tuple[str, str, str]] = Counter()
-        for common, payloads in alike.items():
+        for common, some in alike.items():
+            first = some[0]
             row = {
-                **dict(zip((*_COLUMNS, "run_at", "parked"), common, strict=True)),
+                **dict(zip(_COLUMNS, common, strict=False)),
+                "run_at": first.due(self.now),
+                "parked": first.parked(self.now),
                 "now": self.now,
-                "rows": as_json(payloads),
-                "ids": as_json([*payloads]),
+                "rows": as_json({job.id: job.payload for job in some}),
+                "ids": as_json([job.id for job in some]),
             }
             self.execute(sql.INSERT_JOBS, row)
             self.execute(sql.INSERT_READY, row)
-            status = Status.BLOCKED if common[-1] == "wait" else Status.PENDING
-            moved[status, common[0], common[1]] += len(payloads)
+            moved[Status.BLOCKED if first.after else Status.PENDING, first.type, first.queue] += len(some)
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
         return [(*key, n) for key, n in moved.items()]
 
