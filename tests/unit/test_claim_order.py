@@ -57,23 +57,24 @@ class Index:
         return RangeStart(due, max(below, default=None) if len(due) < rows else None)
 
     def claim(self, order: ClaimOrder, limit: int) -> list[str]:
-        return [
-            id
-            for batch in order.batches(limit, NO_SLOTS, NOW)
-            for _, id, _ in order.merge(batch, [self.read(head, order.rows) for head in batch])
-        ]
+        found = [id for _, id, _ in order.take_ahead(limit)]
+        for batch in order.batches(limit - len(found), NO_SLOTS, NOW):
+            found += [id for _, id, _ in order.merge(batch, [self.read(head, order.rows) for head in batch])]
+        return found
 
 
 @given(
     st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 2), st.integers(990, 1_005)), max_size=60),
     st.lists(st.integers(1, 12), max_size=8),
+    st.integers(0, 3),
 )
 def test_claims_that_go_on_with_an_order_take_what_a_sort_would(
-    jobs: list[tuple[str, int, int]], limits: list[int]
+    jobs: list[tuple[str, int, int]], limits: list[int], claims_ahead: int
 ) -> None:
     index = Index(jobs)
     wanted = [id for _, _, id in sorted((-p, at, new_id(n)) for n, (_, p, at) in enumerate(jobs) if at <= NOW)]
     order, claimed = ClaimOrder(index.look(), ANY), list[str]()
+    order.claims_ahead = claims_ahead
     for limit in limits:
         claimed += index.claim(order, limit)
     assert claimed == wanted[: sum(limits)]
@@ -86,6 +87,15 @@ def test_a_claim_reads_few_jobs_however_many_types_wait(skewed: bool) -> None:
     index = Index([(f"t{n % 500}", 0, n - 50_000 + (first if n % 500 == 7 else 0)) for n in range(20_000)])
     assert len(index.claim(ClaimOrder(index.look(), ANY), 20)) == 20
     assert index.rows_read <= (12 if skewed else 3) * 20
+
+
+@pytest.mark.parametrize("types", [10, 500, 5_000])
+def test_a_claim_that_finds_jobs_for_later_ones_reads_few_jobs_for_each(types: int) -> None:
+    index = Index([(f"t{n % types}", 0, n - 50_000) for n in range(20_000)])
+    order = ClaimOrder(index.look(), ANY)
+    order.claims_ahead = 7
+    assert [new_id(n) for n in range(800)] == [id for _ in range(40) for id in index.claim(order, 20)]
+    assert index.rows_read <= 4 * 800
 
 
 @pytest.mark.parametrize(

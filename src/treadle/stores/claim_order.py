@@ -174,8 +174,9 @@ class ClaimOrder:
         heap, wanted = self._heap, 2 * self.missing
         if self._behind:
             wanted = max(wanted, min(2 * len(heap), MOST_AHEAD))
-        if self._more_ahead and wanted < self.missing + self._more_ahead:
-            wanted = self.missing + self._more_ahead + len(heap)
+        if self._more_ahead:
+            n = self.missing + self._more_ahead
+            wanted = max(wanted, n + min(n, len(heap)))
         each = self.missing if len(heap) == 1 else max(2, -(-wanted // len(heap)))
         self.rows, self._behind = max(each, min(2 * self.rows, wanted)), False
         most = len(heap) if self.rows == each > 2 else -(-wanted // self.rows)
