@@ -20,6 +20,9 @@ class Watch(Protocol):
     Either one thread calls `wait`; or an event loop calls `heard` whenever `fileno` is readable, and a thread `check`.
     """
 
+    can_rest: bool
+    """Whether nothing piles up while nobody reads: then a busy worker, which claims anyway, does not listen."""
+
     def wait(self, seconds: float) -> bool:
         """Whether there may be a commit since the last call; False after `seconds` without one."""
 

@@ -80,9 +80,17 @@ class Wakeup:
             self.hint.set()  # the next wait has the thread listen again
         if socket is not None and self._socket is None:
             with contextlib.suppress(NotImplementedError):  # by the event loop of Windows
-                self._loop.add_reader(socket, self._hear)
+                self._loop.add_reader(socket, self._readable)
                 self._socket = socket
                 self._hear()  # of what came in between
+
+    def _readable(self) -> None:
+        """The worker is busy if it has not followed the last hint yet. It claims anyway, and listens when it waits."""
+        if self.hint.is_set() and self._socket is not None and self._watch is not None and self._watch.can_rest:
+            self._loop.remove_reader(self._socket)
+            self._socket = None
+        else:
+            self._hear()
 
     def _hear(self) -> None:
         try:

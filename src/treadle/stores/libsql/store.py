@@ -33,6 +33,8 @@ ENDED_BY_THE_SERVER = (
 class Watch:
     """There is nothing to wait on: the protocol does not report commits. A worker looks once a second."""
 
+    can_rest = True
+
     def __init__(self) -> None:
         self._closed = threading.Event()
 

@@ -35,6 +35,8 @@ class Watch:
     Once it is lost, the connection is closed by the thread that waits: an event loop may still have its socket.
     """
 
+    can_rest = False  # the server keeps what is not read, for all sessions
+
     def __init__(self, database: Database) -> None:
         self._database = database
         self._closed, self._close = socket.socketpair()  # Windows cannot wait for a pipe

@@ -24,6 +24,8 @@ LOOK_EVERY = 0.01
 class Watch:
     """Waits for commits. One thread waits at a time; `close` wakes it."""
 
+    can_rest = True  # the same event again is no further event, until the first one is read
+
     def __init__(self, log: Path, changes: Callable[[], int]) -> None:
         self._changes = changes
         self._seen = changes()
