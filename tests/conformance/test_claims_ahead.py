@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.helpers import ids, limit, new_job, settle_one, take
+from treadle import Limit
 from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.errors import StoreUnusable
 from treadle.job import Reschedule, Status
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.stores import claim_order
-from treadle.stores.base import ClaimRequest
+from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.claim_order import ClaimOrder
 from treadle.stores.postgres.insert_claim_settle import Transitions
 from treadle.stores.postgres.insert_claim_settle_sql import READ_RANGES
@@ -32,8 +34,8 @@ def ahead(monkeypatch):
     """How many jobs each claim took that an earlier one had found."""
     taken, take_ahead = [], ClaimOrder.take_ahead
 
-    def counting(order, limit):
-        found = take_ahead(order, limit)
+    def counting(order, *args):
+        found = take_ahead(order, *args)
         taken.append(len(found))
         return found
 
@@ -209,3 +211,61 @@ def test_a_claim_that_others_were_faster_than_reads_few_times(open_store, monkey
     assert ids(jobs[330:530]) == [id for claimed in taken for id in ids(claimed)]
     assert 310 == len(others)
     assert reads.count(READ_RANGES) <= 15
+
+
+# What was found ahead is not bypassed
+
+
+def two_priorities(store):
+    """100 urgent jobs of 50 types, and 100 others."""
+    urgent = store.insert([new_job(f"type-{n % 50}", priority=1) for n in range(100)])
+    store.insert([new_job(f"type-{n % 50}") for n in range(100)])
+    return urgent
+
+
+def test_the_next_jobs_follow_one_that_was_cancelled(open_store):
+    store = open_store()
+    urgent = two_priorities(store)
+    assert ids(urgent[:20]) == ids(take(store, 20))
+
+    store.cancel(urgent[20].id)
+
+    assert ids(urgent[21:41]) == ids(take(store, 20))
+
+
+def test_the_next_jobs_follow_those_that_others_have_taken(open_store):
+    ours, theirs = open_store(), open_store()
+    urgent = two_priorities(ours)
+    take(ours, 20)
+    assert ids(urgent[20:30]) == ids(take(theirs, 10))
+
+    assert ids(urgent[30:50]) == ids(take(ours, 20))
+
+
+def test_the_next_jobs_follow_those_that_have_no_place(open_store):
+    store = open_store()
+    limit_by_tenant = as_json([Limit("k", concurrency=1, per="tenant")])
+    store.publish([TypePolicy(type="keyed", limits=limit_by_tenant)])
+    keyed = store.insert([new_job("keyed", tenant="t", priority=1) for _ in range(3)])
+    urgent = two_priorities(store)
+
+    assert ids([keyed[0], *urgent[:19]]) == ids(take(store, 20))
+    assert ids(urgent[19:39]) == ids(take(store, 20))
+
+
+@pytest.mark.parametrize("priority", [9, 0])
+@pytest.mark.parametrize("who", ["this process", "another process"])
+def test_a_place_that_becomes_free_is_used_by_the_next_claim(open_store, ahead, who, priority):
+    ours, theirs = open_store(), open_store()
+    limit(theirs, "limited", 1)
+    limited = theirs.insert([new_job("limited", priority=priority) for _ in range(3)])
+    many_types(theirs)
+    (first,) = take(ours, 1)
+    assert limited[0].id == first.id
+    take(ours, 20)
+    take(ours, 20)
+    assert ahead[-1]
+
+    assert settle_one(ours if who == "this process" else theirs, first, COMPLETED)
+
+    assert limited[1].id in ids(take(ours, 20))

@@ -27,6 +27,9 @@ from treadle.job import Status
 from treadle.log_lines import NewLine
 from treadle.outcome import CANCELLED, COMPLETED
 from treadle.steps import NewStep
+from treadle.stores.shared import manage
+from treadle.stores.shared import store as shared_store
+from treadle.stores.sqlite import prune as sqlite_prune
 from treadle.stores.sqlite.connection import Transaction
 
 ALL = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
@@ -182,6 +185,22 @@ def test_the_history_of_a_chunk_of_jobs_is_pruned_with_them(store, clock, by_han
 
     for table in ("jobs", "finished", "attempts", "steps", "logs"):
         assert {stays} == {str(id) for (id,) in by_hand(f"SELECT id FROM treadle_{table}")}
+
+
+@pytest.mark.only("sqlite")
+def test_of_jobs_with_a_history_fewer_are_pruned_at_once_and_usage_after_the_last_of_them(store, clock, monkeypatch):
+    """All other writers of the file wait for such a transaction."""
+    for module in (shared_store, sqlite_prune):
+        monkeypatch.setattr(module, "LAST_PRUNED", 10)
+    records, prune_records = [], manage.prune_records
+    monkeypatch.setattr(manage, "prune_records", lambda *args: records.append(1) or prune_records(*args))
+    for _ in range(25):
+        assert settle_one(store, put_and_take(store), RETRIED)
+        assert settle_one(store, take(store)[0], COMPLETED)
+    clock.now += DAY
+
+    assert [10, 10, 5] == [store.prune((Status.COMPLETED,), HOUR, 40) for _ in range(3)]
+    assert [1] == records
 
 
 def test_pruning_an_old_job_leaves_the_key_to_its_new_holder(store, clock):

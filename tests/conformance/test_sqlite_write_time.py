@@ -77,3 +77,13 @@ def test_a_prune_of_very_many_jobs(store, clock, longest, failures):
             pass
 
     assert longest(prune) < MOST
+
+
+def test_a_prune_of_very_much_usage(store, by_hand, longest):
+    by_hand(
+        "INSERT INTO treadle_usage (minute, type, queue, tenant, runs, failures, busy, waiting)"
+        " WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"
+        " SELECT i * 60, 'mail', 'default', '', 1, 0, 1, 1 FROM n"
+    )
+
+    assert longest(lambda: store.prune((Status.COMPLETED,), 0, OLD_IN_A_FILE)) < MOST

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treadle.stores import claim_order
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import (
     LOOKED_AT,
     NO_SLOTS,
     ClaimOrder,
+    Cursors,
     Found,
     Head,
     Position,
@@ -57,7 +59,7 @@ class Index:
         return RangeStart(due, max(below, default=None) if len(due) < rows else None)
 
     def claim(self, order: ClaimOrder, limit: int) -> list[str]:
-        found = [id for _, id, _ in order.take_ahead(limit)]
+        found = [id for _, id, _ in order.take_ahead(limit, NO_SLOTS)]
         for batch in order.batches(limit - len(found), NO_SLOTS, NOW):
             found += [id for _, id, _ in order.merge(batch, [self.read(head, order.rows) for head in batch])]
         return found
@@ -96,6 +98,16 @@ def test_a_claim_that_finds_jobs_for_later_ones_reads_few_jobs_for_each(types: i
     order.claims_ahead = 7
     assert [new_id(n) for n in range(800)] == [id for _ in range(40) for id in index.claim(order, 20)]
     assert index.rows_read <= 4 * 800
+
+
+@pytest.mark.parametrize("finds_ahead", [True, False])
+def test_cursors_that_do_not_last_find_nothing_for_later_claims(
+    finds_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim_order, "CHEAP", -1)
+    cursors = Cursors(finds_ahead=finds_ahead)
+    orders = [cursors.looked(list, ANY) for _ in range(2)]
+    assert [order.claims_ahead > 0 for order in orders] == [finds_ahead] * 2
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,8 @@ from treadle.stores.rows import (
     Settled,
 )
 
+LAST_PRUNED = 1_000
+"""A prune may delete fewer jobs than it is asked for, but no fewer than these, unless they are the last ones."""
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which a job of a worker can be stuck: its worker goes first."""
 
@@ -263,7 +265,7 @@ class Engine(Protocol):
 
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. Return
-        their number. If it is less than 1,000 and than `limit`, there are no more."""
+        their number. If it is less than `limit` and than LAST_PRUNED, there are no more."""
 
 
 class Schema(Protocol):

@@ -147,10 +147,26 @@ class ClaimOrder:
         """The types of which jobs may be found."""
         return {head.range.type for heads in (self._heap, self._full) for head in heads}
 
-    def take_ahead(self, limit: int) -> list[Candidate]:
-        """Of what an earlier claim has found for this one."""
+    def take_ahead(self, limit: int, slots: Slots) -> list[Candidate]:
+        """Of what an earlier claim has found for this one; nothing, if a more urgent job has a free place now."""
+        if not self.ahead:
+            return []
+        run_at, id, range = self.ahead[0]
+        if any((h.urgency, h.at) < (-range.priority, (run_at, id)) and slots.has(h.range.type) for h in self._full):
+            self.put_back_ahead()
         taken, self.ahead = self.ahead[:limit], self.ahead[limit:]
         return taken
+
+    def put_back_ahead(self) -> None:
+        """What was found for later claims is to be found again: something else comes first, or some of it is gone."""
+        if not self.ahead:
+            return
+        first = {range: (run_at, id) for run_at, id, range in reversed(self.ahead)}
+        again = {(range.queue, range.type) for range in first}
+        self._heap = [head for head in self._heap if head.range[:2] not in again or head.range.fair]
+        self._heap += [Head(-range.priority, at, before(at), range) for range, at in first.items()]
+        heapq.heapify(self._heap)
+        self.ahead = []
 
     def batches(self, limit: int, slots: Slots, now: int, limited: Container[str] = ()) -> Iterator[list[Head]]:
         """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found. What is found
@@ -254,10 +270,13 @@ class ClaimOrder:
 
     def others_were_faster(self) -> None:
         """Others have taken the first jobs of some ranges, so probably of more of them: read the next of many."""
+        self.put_back_ahead()
         self.rows, self._behind = 0, True
 
     def give_back(self, types: Sequence[str]) -> None:
         """Jobs of these types that were found are not taken."""
+        if types:
+            self.put_back_ahead()  # the next jobs may be among them
         self.missing += len(types)
         for type in types:
             self._slots.take(type, -1)
@@ -356,7 +375,11 @@ class Cursors:
     looks are expensive, never for more than a tenth of the time.
     """
 
-    def __init__(self, clock: Callable[[], float] | None = None, known: KnownLimits | None = None) -> None:
+    def __init__(
+        self, clock: Callable[[], float] | None = None, known: KnownLimits | None = None, *, finds_ahead: bool = True
+    ) -> None:
+        """`finds_ahead`: whether a claim is to find jobs for later ones, which have these cursors then."""
+        self._finds_ahead = finds_ahead
         self._clock = clock or (lambda: time.monotonic())
         """Measures what a look costs."""
         self._order: ClaimOrder | None = None
@@ -400,7 +423,8 @@ class Cursors:
         return wait if self._cost <= EXPENSIVE else max(wait, 9 * self._cost - since)
 
     def others_were_faster(self, order: ClaimOrder) -> None:
-        """Some jobs that an earlier claim has found are no longer there: for a second, find none for later claims."""
+        """Some jobs that were found are no longer there. For a second, find none for later claims."""
+        order.others_were_faster()
         order.claims_ahead, self._ahead_from = 0, time.monotonic() + EVERY
 
     def may_look(self) -> bool:
@@ -429,6 +453,7 @@ class Cursors:
         self._looked = time.monotonic()
         self._cost, self._last_cost = min(seconds, self._last_cost), seconds  # one slow look may be chance
         self._order, self._request, self.version = ClaimOrder(found, request, self.paused), request, self.known.version
-        if self._cost > CHEAP and not self.paused.tenants and self._looked >= self._ahead_from:
-            self._order.claims_ahead = CLAIMS_AHEAD  # unless jobs of a paused tenant are in between
+        may_find = self._finds_ahead and self._cost > CHEAP and self._looked >= self._ahead_from
+        if may_find and not self.paused.tenants:  # whose jobs may be in between
+            self._order.claims_ahead = CLAIMS_AHEAD
         return self._order

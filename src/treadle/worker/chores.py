@@ -15,6 +15,7 @@ from treadle.errors import TreadleError
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.pausing import put_back
+from treadle.stores.base import LAST_PRUNED
 from treadle.stores.rows import ChoresDue
 from treadle.worker import host, parts
 
@@ -31,9 +32,8 @@ Chore = Callable[[], int]
 PRUNED = (Status.COMPLETED, Status.CANCELLED)
 """What is pruned by default. A failed job stays until a person has looked at it."""
 CHUNK, PAGE = 500, 100
-OLD, OLD_IN_A_FILE, FEWEST = 2_500, 8_000, 1_000
-"""Jobs that are pruned in one transaction. All other writers of a SQLite file wait for it, about 7 ms. It may delete
-fewer there, but no fewer than FEWEST unless it is the last one."""
+OLD, OLD_IN_A_FILE = 2_500, 8_000
+"""Jobs that are pruned in one transaction. All other writers of a SQLite file wait for it, about 7 ms."""
 PAUSE = 0.005
 """Seconds between two of them: a thread or process that only just ended a transaction would be the first to begin."""
 
@@ -145,7 +145,7 @@ def prune(store: Engine, statuses: Sequence[Status], age: float, *, rest: float 
     began, most = time.monotonic(), OLD_IN_A_FILE if store.single_host else OLD
     while deleted := store.prune(statuses, clock.seconds(age), most):
         yield deleted
-        if deleted < FEWEST:
+        if deleted < LAST_PRUNED:
             return
         time.sleep(max(PAUSE, rest * (time.monotonic() - began)))
         began = time.monotonic()

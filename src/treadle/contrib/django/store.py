@@ -91,7 +91,7 @@ class DjangoConnection:
     @property
     def cursors(self) -> Cursors:
         """New ones each time: a test that rolls back takes with it what they remember."""
-        return Cursors()
+        return Cursors(finds_ahead=False)
 
     def write(self, pool: str, steps: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         with _borrowed(self._alias) as connection:
@@ -150,7 +150,7 @@ class DjangoSQLite(OnDjango, SQLiteStore):
         self._synchronous = "FULL"
 
     def _begin(self, connection: sqlite3.Connection) -> sqlite_connection.Transaction:
-        return sqlite_connection.Transaction(connection, self._clock(), Cursors())
+        return sqlite_connection.Transaction(connection, self._clock(), Cursors(finds_ahead=False))
 
     def upgrade(self) -> int:
         self.database.write("other", upgrade_in, self.where)

@@ -72,7 +72,8 @@ class Transaction(Transitions):
 
     def __init__(self, database: Database, *, begins: bool) -> None:
         self.stream = Stream(database.server)
-        self.cursors = Cursors(known=database.known)  # each claim looks at everything: they do not wait for each other
+        # Each claim looks at everything: they do not wait for each other.
+        self.cursors = Cursors(known=database.known, finds_ahead=False)
         self.cursors.turn = database.turn
         self._begins = begins
         self._pending: list[tuple[Statement, Cursor]] = []

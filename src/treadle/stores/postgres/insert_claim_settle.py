@@ -32,6 +32,7 @@ from treadle.stores.claim_order import (
     Position,
     RangeStart,
     ReadyRange,
+    Slots,
     due_with_arrival,
     next_due,
 )
@@ -189,15 +190,15 @@ class Transitions(Transaction):
         return claimed, []
 
     def _claim_in(self, order: ClaimOrder, worker: str, request: ClaimRequest) -> Claim:
-        claimed = self._lease_ahead(order, worker, request)
+        slots = self._limited.slots(order.types) if self._limited else NO_SLOTS
+        claimed = self._lease_ahead(order, slots, worker, request) if order.ahead else Claim()
         if self.met_expired:  # there may be more of this priority
             return claimed
-        slots = self._limited.slots(order.types) if self._limited else NO_SLOTS
         missing, limited = request.limit - len(claimed), self.cursors.known.limits.types
         for batch in order.batches(missing, slots, self.now, limited):
             claimed += self._claim_batch(worker, request, order, batch)
             if request.limit - len(claimed) > order.missing:
-                order.others_were_faster()
+                self.cursors.others_were_faster(order)
             order.missing = request.limit - len(claimed)
             if self.met_expired or (self._limited and self._limited.is_over):  # the next claim goes on
                 break
@@ -210,9 +211,9 @@ class Transitions(Transaction):
         self._more = self._more or order.more or (self._behind > MOST_BEHIND and bool(claimed))
         return claimed
 
-    def _lease_ahead(self, order: ClaimOrder, worker: str, request: ClaimRequest) -> Claim:
+    def _lease_ahead(self, order: ClaimOrder, slots: Slots, worker: str, request: ClaimRequest) -> Claim:
         """Lease what an earlier claim has found for this one, except what others have taken since then."""
-        found = order.take_ahead(request.limit)
+        found = order.take_ahead(request.limit, slots)
         ids = as_json([id for _, id, _ in found])
         leased = self._lease(worker, request, [range for _, _, range in found], {"ids": ids}) if found else []
         if len(leased) < len(found):

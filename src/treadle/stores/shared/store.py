@@ -17,7 +17,7 @@ from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.outcome import Outcome
 from treadle.schedule import NewSchedule
 from treadle.steps import NewStep
-from treadle.stores.base import ClaimRequest, Inserted
+from treadle.stores.base import LAST_PRUNED, ClaimRequest, Inserted
 from treadle.stores.rows import ChoresDue, Claim, Due, ScheduleRow, Settled
 from treadle.stores.shared import (
     backlog,
@@ -48,6 +48,8 @@ from treadle.stores.shared.verbs import moves, reads, returns, writes
 from treadle.stores.transaction import Connections, Insert, KeysLocked, Steps, Transaction, WaitsForever
 from treadle.waits import NewSignal, Signal
 
+RECORDS = 2_500
+"""Usage, signals, batches and such of which one transaction deletes so many; ten times as many of small ones."""
 P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D", bound=Connections)
@@ -295,8 +297,8 @@ class SQLStore(ABC, Generic[D]):
 
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         pruned = self._prune(statuses, before, limit) if statuses else 0
-        if pruned < limit:  # the last chunk
-            self.database.write("other", manage.prune_records, before if statuses else None, limit)
+        if pruned < min(limit, LAST_PRUNED):  # the last chunk
+            self.database.write("other", manage.prune_records, before if statuses else None, min(limit, RECORDS))
         return pruned
 
     def _prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:

@@ -258,7 +258,7 @@ class Transitions(PruneTransaction):
         reads_only: Paused | None = None,
     ) -> list[Candidate]:
         """`reads_only`: what is paused, if nothing is to be written."""
-        jobs = order.take_ahead(limit) if order.ahead else []
+        jobs = order.take_ahead(limit, slots) if order.ahead else []
         self._found_before = bool(jobs)
         for batch in order.batches(limit - len(jobs), slots, now, self.cursors.known.limits.types):
             ranges = [(*head.range[:3], *head.after) for head in batch if not head.range.fair]

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from itertools import compress
 from typing import Any, NamedTuple
 
+from treadle.stores.base import LAST_PRUNED
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
 from treadle.stores.transaction import NOTHING, Moved, Transaction
 
-FEW, MOST_BY_ID = 1_000, 2_500
-"""Jobs that one transaction deletes of a file, if there are attempts, steps or logs of them, or if they are looked up
-one by one. More of them would keep the other writers waiting."""
+MOST_BY_ID = 2_500
+"""Jobs that one transaction deletes of a file if they are looked up one by one. More would keep other writers waiting;
+with attempts, steps or logs, more than LAST_PRUNED would."""
 
 
 class NotOld(Exception):
@@ -42,8 +43,8 @@ class PruneTransaction(Transaction):
             return self._prunable_by_id(old)
         by_id = {**old, "limit": min(old["limit"], MOST_BY_ID)}
         found = self._prunable_between(old) or self._prunable_by_id(by_id)
-        if found.n > FEW and any(self.execute(sql.HAS_HISTORY, found.these).fetchone()):
-            return self.prunable({**old, "limit": FEW}, before)
+        if found.n > LAST_PRUNED and any(self.execute(sql.HAS_HISTORY, found.these).fetchone()):
+            return self.prunable({**old, "limit": LAST_PRUNED}, before)
         return found
 
     def _prunable_by_id(self, old: Mapping[str, Any]) -> Prunable:

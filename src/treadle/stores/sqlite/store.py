@@ -16,14 +16,14 @@ from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
 from treadle.job import ClaimedJob, Status
 from treadle.outcome import Outcome
-from treadle.stores.base import TypePolicy
+from treadle.stores.base import LAST_PRUNED, TypePolicy
 from treadle.stores.claim_order import Cursors
 from treadle.stores.shared import claim_settle, manage
 from treadle.stores.shared.store import D, SQLStore
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
-from treadle.stores.sqlite.prune import FEW, NotOld
+from treadle.stores.sqlite.prune import NotOld
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
 from treadle.stores.sqlite.watch import Watch
 from treadle.stores.user_connections import ASYNC, is_async, unwrap
@@ -105,7 +105,7 @@ class SQLiteStore(SQLiteTables[Database]):
         try:
             return self.database.write("other", steps) if found.n else 0
         except NotOld:
-            return super()._prune(statuses, before, min(limit, FEW))
+            return super()._prune(statuses, before, min(limit, LAST_PRUNED))
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
@@ -170,7 +170,9 @@ class SQLiteStore(SQLiteTables[Database]):
             self._check_theirs(connection)
             connection.execute("SAVEPOINT treadle")
             try:
-                tx = Transaction(connection, self._clock(), Cursors() if is_new else self.database.cursors)
+                tx = Transaction(
+                    connection, self._clock(), Cursors(finds_ahead=False) if is_new else self.database.cursors
+                )
                 if is_new:  # another connection would wait for the user's transaction to create the tables
                     upgrade_in(tx, self.where)
                 yield tx
