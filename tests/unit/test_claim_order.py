@@ -11,19 +11,8 @@ from hypothesis import strategies as st
 
 from treadle.stores import claim_order
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import (
-    LOOKED_AT,
-    NO_SLOTS,
-    ClaimOrder,
-    Cursors,
-    Found,
-    Head,
-    Position,
-    RangeStart,
-    ReadyRange,
-    before,
-    next_due,
-)
+from treadle.stores.claim_order import LOOKED_AT, ClaimOrder, Cursors, before, next_due
+from treadle.stores.ranges import NO_SLOTS, Found, Head, Position, RangeStart, ReadyRange
 from treadle.stores.rows import Due
 
 NOW = 1_000

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import NO_SLOTS, START, Candidate, ClaimOrder, Found, Position, RangeStart, ReadyRange
+from treadle.stores.claim_order import ClaimOrder
+from treadle.stores.ranges import NO_SLOTS, START, Candidate, Found, Position, RangeStart, ReadyRange
 from treadle.stores.turns import by_turns, found_by_turns, served
 
 NOW = 1_000

@@ -22,8 +22,9 @@ from treadle.codec import as_json, decode, decode_as
 from treadle.job import ClaimedJob
 from treadle.limits import OF_TYPE, Key, KeyUse, Limit, LimitChange, Limits, Rate, parked_for
 from treadle.stores.base import RECLAIM_AFTER
-from treadle.stores.claim_order import NO_SLOTS, Candidate, ClaimOrder, KnownLimits, ReadyRange, Slots
+from treadle.stores.claim_order import ClaimOrder, KnownLimits
 from treadle.stores.parking import MOST_PARKED
+from treadle.stores.ranges import NO_SLOTS, Candidate, ReadyRange, Slots
 from treadle.stores.rows import Due
 from treadle.stores.transaction import Transaction
 

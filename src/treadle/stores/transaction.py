@@ -18,7 +18,7 @@ from treadle.limits import Key
 from treadle.outcome import Outcome, OutcomeKind
 from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import Found
+from treadle.stores.ranges import Found
 from treadle.stores.rows import Claim, Due
 
 if TYPE_CHECKING:

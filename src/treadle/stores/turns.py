@@ -15,8 +15,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from treadle.stores.claim_order import START, Candidate, ClaimOrder, Found, Head, Position, RangeStart, ReadyRange
+from treadle.stores.claim_order import ClaimOrder
 from treadle.stores.parking import MOST_PARKED
+from treadle.stores.ranges import START, Candidate, Found, Head, Position, RangeStart, ReadyRange
 from treadle.stores.transaction import Rows, Transaction
 
 MOST_TENANTS = 1_000

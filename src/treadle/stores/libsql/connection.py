@@ -11,11 +11,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import SECOND, Clock
 from treadle.errors import CommitUnknown, StoreUnusable, TransactionOver
-from treadle.stores.claim_order import Cursors, KnownLimits, ReadyRange
+from treadle.stores.claim_order import Cursors, KnownLimits
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
 from treadle.stores.libsql.url import Endpoint
+from treadle.stores.ranges import ReadyRange
 from treadle.stores.sqlite.insert_claim_settle import Transitions
 from treadle.stores.sqlite.insert_claim_settle_sql import SAVEPOINT
 from treadle.stores.sqlite.sql import SERVER_TIME

@@ -20,27 +20,13 @@ from treadle.job import ClaimedJob, NewJob
 from treadle.limits import Key
 from treadle.outcome import OutcomeKind
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import (
-    LOOKED_AT,
-    NO_SLOTS,
-    START,
-    Candidate,
-    ClaimOrder,
-    Cursors,
-    Found,
-    Head,
-    Position,
-    RangeStart,
-    ReadyRange,
-    Slots,
-    due_with_arrival,
-    next_due,
-)
+from treadle.stores.claim_order import LOOKED_AT, ClaimOrder, Cursors, due_with_arrival, next_due
 from treadle.stores.limiting import LimitedClaim, limited_claim
 from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres.row_values import fences, new_rows, settle_row, starts_of
 from treadle.stores.postgres.sql import PostgresStatements
+from treadle.stores.ranges import NO_SLOTS, START, Candidate, Found, Head, Position, RangeStart, ReadyRange, Slots
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
 from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, Transaction, as_written
 from treadle.stores.turns import TurnReader, found_by_turns, served

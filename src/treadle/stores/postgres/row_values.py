@@ -10,7 +10,7 @@ from typing import Any
 from treadle.codec import as_json
 from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import UNSUCCESSFUL, Outcome
-from treadle.stores.claim_order import Candidate, Head, Position, ReadyRange
+from treadle.stores.ranges import Candidate, Head, Position, ReadyRange
 from treadle.stores.transaction import LeaseOutcome, requeued
 
 _COLUMNS = attrgetter(

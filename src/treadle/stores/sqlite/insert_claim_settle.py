@@ -18,22 +18,10 @@ from treadle.job import ClaimedJob, NewJob, Status
 from treadle.limits import Key
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import (
-    LOOKED_AT,
-    NO_SLOTS,
-    START,
-    Candidate,
-    ClaimOrder,
-    Cursors,
-    Found,
-    RangeStart,
-    ReadyRange,
-    Slots,
-    due_with_arrival,
-    next_due,
-)
+from treadle.stores.claim_order import LOOKED_AT, ClaimOrder, Cursors, due_with_arrival, next_due
 from treadle.stores.limiting import LimitedClaim, limited_claim
 from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
+from treadle.stores.ranges import NO_SLOTS, START, Candidate, Found, RangeStart, ReadyRange, Slots
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due, Paused
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.prune import PruneTransaction

@@ -109,10 +109,10 @@ class Stats:
     IS_SAMPLED = "SELECT 1 FROM treadle.backlog WHERE minute = :minute"
     # How many jobs are pending, how many of them are for later (at most :most), and how many are processing.
     BACKLOG_NOW = f"""
-        SELECT coalesce(sum(count) FILTER (WHERE status = '{Status.PENDING}'), 0)::bigint,
+        SELECT coalesce(sum(count) FILTER (WHERE status = 'pending'), 0)::bigint,
                (SELECT count(*) FROM (SELECT 1 FROM treadle.ready WHERE run_at > updated_at AND run_at > :now
                                          AND parked = '' LIMIT :most) a),
-               coalesce(sum(count) FILTER (WHERE status = '{Status.PROCESSING}'), 0)::bigint
+               coalesce(sum(count) FILTER (WHERE status = 'processing'), 0)::bigint
           FROM {TALLIES} t
     """
     SAMPLE = """
