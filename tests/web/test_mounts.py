@@ -15,7 +15,8 @@ from django.http import HttpResponse
 from django.test.utils import override_settings
 from django.urls import path
 from fastapi import FastAPI, HTTPException
-from flask import Flask
+from flask import Flask, session
+from flask.testing import FlaskClient
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse
@@ -97,6 +98,39 @@ def test_the_dashboard_works_inside_another_app(td: Treadle, mount: Callable[[Tr
         assert client.get("/admin/jobs/api/stats", headers={"X-Who": "enqueue"}).status_code == 403
         cross = client.post("/admin/jobs/api/jobs", json={"type": "a"}, headers={"Sec-Fetch-Site": "cross-site"})
         assert cross.status_code == 403
+
+
+def behind_login_of_flask(td: Treadle, auth: Callable[[Flask, Request], str | None]) -> FlaskClient:
+    """A client of a Flask app whose dashboard is for those who have signed in at `/login`."""
+    app = Flask(__name__)
+    app.secret_key = "of the tests"
+
+    @app.post("/login")
+    def log_in() -> str:
+        session["user"] = "ann"
+        return "welcome"
+
+    web: Any = ASGIMiddleware(td.asgi(auth=lambda request: auth(app, request)))  # type: ignore[arg-type]
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/admin/jobs": web})  # type: ignore[method-assign]
+    return app.test_client()
+
+
+def test_auth_may_read_the_signed_session_of_flask(td: Treadle) -> None:
+    def auth(app: Flask, request: Request) -> str | None:
+        with app.request_context(request.scope["wsgi_environ"]):
+            return "manage" if session.get("user") == "ann" else None
+
+    client = behind_login_of_flask(td, auth)
+    assert client.get("/admin/jobs/api/stats").status_code == 401
+    client.post("/login")
+    assert client.get("/admin/jobs/api/stats").status_code == 200
+
+
+def test_auth_outside_of_flasks_context_logs_the_way_out(td: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    client = behind_login_of_flask(td, lambda app, request: session.get("user"))
+    assert client.get("/admin/jobs/api/stats").status_code == 500
+    assert "Working outside of request context" in caplog.text
+    assert 'with app.request_context(request.scope["wsgi_environ"])' in caplog.text
 
 
 def test_a_wsgi_server_keeps_no_thread_for_an_open_page(td: Treadle) -> None:

@@ -36,6 +36,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NOBODY = Principal()
+OUTSIDE_FLASK = """auth runs outside of every context of Flask; open the visitor's own in it:
+with app.request_context(request.scope["wsgi_environ"]): …"""
 AuthResult = Principal | str | Set[str] | RedirectResponse | None
 Auth = Callable[[RawRequest], AuthResult | Awaitable[AuthResult]]
 
@@ -54,13 +56,22 @@ def nobody(request: RawRequest) -> None:
 
 async def authenticate(auth: Auth, request: RawRequest, limiter: CapacityLimiter) -> Principal | None:
     """What the mount's own `auth` says about this request. A sync one runs in a thread."""
+    try:
+        return as_principal(await _answer(auth, request, limiter), request)
+    except RuntimeError as error:
+        if "wsgi_environ" in request.scope and str(error).startswith("Working outside of"):
+            error.add_note(OUTSIDE_FLASK)
+        raise
+
+
+async def _answer(auth: Auth, request: RawRequest, limiter: CapacityLimiter) -> Any:
     if inspect.iscoroutinefunction(auth) or inspect.iscoroutinefunction(getattr(auth, "__call__", None)):  # noqa: B004
         result: Any = await auth(request)  # type: ignore[misc]
     else:
         result = await to_thread.run_sync(auth, request, limiter=limiter)
         if inspect.isawaitable(result):
             result = await result
-    return as_principal(result, request)
+    return result
 
 
 def as_principal(result: Any, request: RawRequest) -> Principal | None:
