@@ -22,6 +22,7 @@ ERRORS = [
     "BadHandler",
     "BadOption",
     "BadPayload",
+    "BadStart",
     "BadStep",
     "BadURL",
     "BatchExists",

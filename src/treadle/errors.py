@@ -270,6 +270,13 @@ class WorkerQuiet(TreadleError):
         self.worker = worker
 
 
+class BadStart(TreadleError, RuntimeError):
+    """A worker that cannot be started or stopped in this way."""
+
+    def __init__(self, problem: str, way_out: str) -> None:
+        super().__init__(f"{problem}; {way_out}")
+
+
 class NoSuchWorker(TreadleError, LookupError):
     """There is no worker with this id."""
 

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost, WorkerQuiet
+from treadle.errors import BadOption, BadStart, StoreBusy, StoreUnusable, TreadleError, WorkerLost, WorkerQuiet
 from treadle.hooks import HookDispatcher
 from treadle.ids import new_worker_id
 from treadle.middleware import Lifespans, check_middleware
@@ -38,7 +38,7 @@ from treadle.worker.inflight import Attempts, CellOwner, Inflight
 from treadle.worker.parts import Parts, started_thread
 from treadle.worker.registration import register, timeouts_of
 from treadle.worker.settler import PAUSE, Settler
-from treadle.worker.thread import WorkerThread
+from treadle.worker.thread import IN_A_PROGRAM, ThreadStarter
 from treadle.worker.watch import Wakeup
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ STOP_SECONDS = 30.0
 """Seconds, in addition to the grace, in which a worker that stops stores its last outcomes and leaves the database."""
 
 
-class Worker:
+class Worker(ThreadStarter):
     """One incarnation of a process that claims and runs.
 
     `concurrency`: how many jobs at once. `grace`: seconds that running jobs have to end when the worker stops; what
@@ -97,6 +97,8 @@ class Worker:
     def run(self) -> int:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
         hurries. The exit code: 0, or REPLACE_ME."""
+        if asyncio._get_running_loop() is not None:
+            raise BadStart("run() needs an event loop of its own, and one is running here", IN_A_PROGRAM)
         sys.setswitchinterval(SWITCH)  # the process is ours
         return host.run_loop(self._run())
 
@@ -115,11 +117,9 @@ class Worker:
         stuck = len(self._attempts.given_up) > self.concurrency // 2
         return self._supervisor is not None and (stuck or self._parts.failed.done())
 
-    def start(self) -> WorkerThread:
-        """Work in a thread of this program, which needs no event loop. `.stop()` ends it, and so does the program."""
-        return WorkerThread(self)
-
     async def __aenter__(self) -> Self:
+        if self._guard is not None or self._wanted_no_more:
+            raise BadStart("this worker has been started before, and starts only once", "make another: td.worker(…)")
         self.name = f"{socket.gethostname()}-{os.getpid()}"
         self._loop = asyncio.get_running_loop()
         check_middleware(self.app.registry.types.values())
@@ -134,9 +134,6 @@ class Worker:
             raise
         self._guard = asyncio.create_task(self._guard_parts())
         return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     async def _start(self) -> None:
         """Make the parts, register, and let them work."""
@@ -185,7 +182,7 @@ class Worker:
                     except Exception as error:
                         log.warning("worker %s has not started again yet: %s", self.name, error)
 
-    async def stop(self) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop claiming, let what runs end within `grace`, release the rest, and leave the database."""
         if self._guard is None:
             return
