@@ -42,7 +42,7 @@ def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> No
     store: Any = OutForAMoment()
 
     async def beat_twice() -> None:
-        heartbeat = Heartbeat(store, 3.0, list, list, Inflight.create(1), Parts())
+        heartbeat = Heartbeat(store, 3.0, list, list, list, Inflight.create(1), Parts())
         heartbeat.start()
         assert await asyncio.to_thread(store.second.wait, 30)
         assert await heartbeat.news.get() == Beat({"": 1}, {})
@@ -70,7 +70,7 @@ def test_a_worker_that_is_declared_dead_is_logged_with_its_jobs(caplog: pytest.L
     store: Any = BesideADeadWorker()
 
     async def beat_until_it_is_dead() -> None:
-        heartbeat = Heartbeat(store, 0.01, list, list, Inflight.create(1), Parts())
+        heartbeat = Heartbeat(store, 0.01, list, list, list, Inflight.create(1), Parts())
         heartbeat.start()
         for _ in range(1 + STILL):
             await asyncio.wait_for(heartbeat.news.get(), 30)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,10 +20,11 @@ from treadle.context import Run
 from treadle.errors import BadOption, StoreUnusable
 from treadle.outcome import Outcome
 from treadle.reasons import ReasonCode
-from treadle.worker import heartbeat
+from treadle.worker import heartbeat, stall
 from treadle.worker import worker as worker_module
 from treadle.worker.executor import AsyncSlots
 from treadle.worker.inflight import Attempts
+from treadle.worker.stall import blocking_line
 
 
 class Unprintable(Exception):
@@ -170,6 +173,46 @@ def test_a_worker_whose_event_loop_is_blocked_is_shown_as_stalled(td: Treadle) -
         eventually(lambda: td.workers()[0].stalled_at is None)
         assert td.problems() == []
     assert blocking.runs == 1
+
+
+def test_a_blocked_event_loop_is_logged_once_with_its_line(td: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    blocking = Blocking(td)
+    with working(td, beat=0.1, concurrency=2) as background:
+        job = blocking.blocks.enqueue()
+        eventually(lambda: td.workers()[0].stalled_at is not None)
+        before = td.workers()[0].beats
+        eventually(lambda: td.workers()[0].beats > before + 2)
+        id = background.worker.id
+        blocking.go_on.set()
+        assert ended(td, job).status is Status.COMPLETED
+    [logged] = [record.getMessage() for record in caplog.records if "has been blocked" in record.getMessage()]
+    line = rf"{re.escape(__file__)}:\d+, in Blocking\.__init__\.<locals>\.blocks: self\.go_on\.wait\(60\)"
+    way_out = "a handler blocks its event loop: make it a plain def, or await what it waits for"
+    text = rf"the event loop of worker {id} has been blocked for \S+, at {line}; on it: blocks; {way_out}"
+    assert re.match(text, logged), logged
+
+
+def test_the_line_that_blocks_is_the_handlers_if_the_app_is_an_installed_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    blocked, go_on, loops = threading.Event(), threading.Event(), list[int]()
+
+    def fetch() -> None:
+        blocked.set()
+        go_on.wait(60)
+
+    async def handler() -> None:
+        loops.append(threading.get_ident())
+        fetch()
+
+    thread = threading.Thread(target=lambda: asyncio.run(handler()))
+    thread.start()
+    assert blocked.wait(60)
+    eventually(lambda: blocking_line(loops[0]).endswith("fetch: go_on.wait(60)"))
+    monkeypatch.setattr(stall, "_PACKAGES", (str(Path(__file__).parent),))
+    assert blocking_line(loops[0]).endswith("handler: fetch()")
+    go_on.set()
+    thread.join(60)
 
 
 def test_the_jobs_of_a_worker_that_is_blocked_for_too_long_are_returned_and_it_registers_again(

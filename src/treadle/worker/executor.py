@@ -112,6 +112,11 @@ class Executor:
             self._attempts.end(attempt, attempt.stopped())
             self._attempts.given_up.add(claimed.number)
 
+    def types_on_loop(self) -> list[str]:
+        """The types of the async handlers that have started. For any thread: `copy` is atomic."""
+        running = self._attempts.running.copy().values()
+        return sorted({one.job_type.name for one in running if one.job_type.run == "async" and one.kill is not None})
+
     def close(self) -> None:
         for slots in (*self._slots.values(), self._suspect_slots):
             slots.close()

@@ -13,15 +13,17 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from treadle import clock
+from treadle.diagnosis import UNBLOCK
 from treadle.errors import TreadleError, WorkerLost
 from treadle.job import ClaimedJob
 from treadle.outcome import StopReason
 from treadle.stores.base import Engine, Store
 from treadle.stores.rows import Beat
-from treadle.units import plural
+from treadle.units import format_duration, plural
 from treadle.worker import host
 from treadle.worker.inflight import Attempts, Inflight
 from treadle.worker.parts import Parts
+from treadle.worker.stall import blocking_line
 
 log = logging.getLogger("treadle")
 
@@ -46,7 +48,7 @@ class Heartbeat(threading.Thread):
     Each beat vouches for the leases of `time_left`: if the database's clock steps, their deadlines follow. It puts into
     `news` what it found: this worker's leases, or that this worker was declared dead. It also asks the event loop for
     an answer. While there is none, the worker claims nothing, each beat says that it is stalled, and what `give_up`
-    names is released: jobs that wait for a slot.
+    names is released: jobs that wait for a slot. The log has the line that blocks it, and the types `on_loop`.
 
     No clocks are compared: a worker is dead if its count did not change during three successful beats of this one.
     After an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
@@ -58,6 +60,7 @@ class Heartbeat(threading.Thread):
         every: float,
         time_left: Callable[[], TimeLeft],
         give_up: Callable[[], Collection[int]],
+        on_loop: Callable[[], Collection[str]],
         inflight: Inflight,
         parts: Parts,
     ) -> None:
@@ -69,11 +72,13 @@ class Heartbeat(threading.Thread):
         self._store = store
         self._every = every
         self._time_left = time_left
-        self._give_up = give_up
+        self._give_up, self._on_loop = give_up, on_loop
         self._stopping = threading.Event()
         self._seen: dict[str, tuple[int, int]] = {}
         """The count of each worker, and for how many beats it has not changed."""
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread_of_loop = asyncio.get_running_loop(), threading.get_ident()
+        self._has_stalled = False
+        """Whether the loop was blocked at the last beat."""
         self._asked_at: float | None = None
         """When the event loop was asked for an answer that it has not given yet, by `time.monotonic()`."""
         self._beaten_at = time.monotonic()
@@ -126,6 +131,9 @@ class Heartbeat(threading.Thread):
         stalled_for = self._stalled_for()
         if stalled_for > BLOCKED_SECONDS:
             self._end(f"its event loop was blocked for {stalled_for:.0f} s")
+        was_stalled, self._has_stalled = self._has_stalled, stalled_for > 0
+        if self._has_stalled and not was_stalled:
+            self._log_stall(stalled_for)
         if stalled_for and (unstarted := self._give_up()):
             self._store.release_unheld(self.worker, unstarted)
         beat = self._store.beat(self.worker, self._time_left(), clock.seconds(stalled_for))
@@ -143,6 +151,11 @@ class Heartbeat(threading.Thread):
             with contextlib.suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._answer)
         return waited if waited > 0.5 * self._every else 0.0
+
+    def _log_stall(self, seconds: float) -> None:
+        line, types = blocking_line(self._thread_of_loop), ", ".join(self._on_loop()) or "no jobs"
+        text = "the event loop of worker %s has been blocked for %s, at %s; on it: %s; %s"
+        log.warning(text, self.worker, format_duration(seconds), line or "an unknown line", types, UNBLOCK)
 
     def _answer(self) -> None:
         self._asked_at = None

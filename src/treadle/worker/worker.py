@@ -150,7 +150,7 @@ class Worker(ThreadStarter):
         self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
         self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
         self._ahead = Ahead(*shared, self._free, self._executor.start, allowed=self._max_jobs is None)
-        duties = self._attempts.time_left, self._ahead.give_up
+        duties = self._attempts.time_left, self._ahead.give_up, self._executor.types_on_loop
         self._heartbeat = Heartbeat(self.store, self._every, *duties, self._inflight, self._parts)
         try:
             await self._register_in_time()
