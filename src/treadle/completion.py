@@ -8,14 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from treadle.errors import TransactionOver
+from treadle.errors import BadConnection, TransactionOver
 from treadle.outcome import COMPLETED, Outcome, OutcomeKind, Suspend
-from treadle.stores.user_connections import is_async, run_on_async
+from treadle.stores.user_connections import is_async, is_connection, run_on_async
 
 if TYPE_CHECKING:
     from treadle.context import Run
 
 ONCE = "this attempt has completed already; call ctx.complete() or ctx.transaction() once"
+
+
+def check_named(call: str, result: Any, more: tuple[object, ...]) -> None:
+    """Refuse a connection that was passed without its name."""
+    way_out = f"name it: {call}(result, connection=…)"
+    if more:
+        raise BadConnection(more[0], "it was passed without its name", way_out)
+    if is_connection(result):
+        raise BadConnection(result, "it was passed as the result", way_out)
 
 
 def complete(run: Run, result: Any, connection: Any) -> None:
@@ -28,6 +37,7 @@ def complete(run: Run, result: Any, connection: Any) -> None:
 
 
 async def acomplete(run: Run, result: Any, connection: Any) -> None:
+    run.unawaited = None
     if connection is None or not is_async(connection):
         complete(run, result, connection)
         return

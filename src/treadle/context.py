@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from contextvars import ContextVar
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -59,6 +59,8 @@ class Run(msgspec.Struct, eq=False):
     signals: list[NewSignal] = []
     batches: list[NewBatch] = []
     written: Outcome | None = None
+    unawaited: Coroutine[Any, Any, None] | None = None
+    """A call of `acomplete` that nobody has awaited yet."""
     joined: bool = False
     """Whether it was written in a transaction of the user's own, which may not be committed."""
     in_transaction: bool = False
@@ -222,17 +224,20 @@ class Context:
     def result(self, value: Any) -> None:
         self._run.result = value
 
-    def complete(self, result: Any = None, *, connection: Any = None) -> None:
+    def complete(self, result: Any = None, *more: Never, connection: Any = None) -> None:
         """The work is done, with this result, whatever the stop flag says. It is stored when the handler returns.
 
         With `connection`, it is stored in your own transaction on the database of the jobs, of psycopg, SQLAlchemy (a
         Session, too) or Django; and so are the jobs that this handler has enqueued. Commit before the handler returns.
         """
+        completion.check_named("ctx.complete", result, more)
         completion.complete(self._run, result, connection)
 
-    async def acomplete(self, result: Any = None, *, connection: Any = None) -> None:
+    def acomplete(self, result: Any = None, *more: Never, connection: Any = None) -> Coroutine[Any, Any, None]:
         """`complete` with a connection that is awaited: of psycopg, asyncpg, or SQLAlchemy's AsyncSession."""
-        await completion.acomplete(self._run, result, connection)
+        completion.check_named("await ctx.acomplete", result, more)
+        self._run.unawaited = completion.acomplete(self._run, result, connection)
+        return self._run.unawaited
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Report how far the work is, from 0 to 1. Cheap: the worker stores the newest about once a second."""

@@ -142,7 +142,9 @@ class TimedOut(Exception):
         return cls(f"timed out after {seconds:g} s")
 
 
-NOT_COMMITTED = "its transaction did not commit"
+NOT_COMMITTED = (
+    "its transaction did not commit; after ctx.complete(…, connection=…), commit it before the handler returns"
+)
 COMPLETED = Outcome(OutcomeKind.COMPLETED)
 RELEASED = Outcome(OutcomeKind.RELEASED, charged=0)
 UNSTARTED = Outcome(OutcomeKind.RELEASED, charged=0, started=False)

@@ -76,6 +76,21 @@ async def complete_twice(ctx, user):
     await done(user.commit())
 
 
+async def forget_to_await(ctx, user):
+    ctx.acomplete({"order": 1}, connection=user.connection)
+    await done(user.commit())
+
+
+async def forget_the_name(ctx, user):
+    with pytest.raises(
+        BadConnection, match=r"passed as the result; name it: await ctx\.acomplete\(result, connection=…\)"
+    ):
+        await ctx.acomplete(user.connection)
+    with pytest.raises(BadConnection, match=r"without its name; name it: ctx\.complete\(result, connection=…\)"):
+        ctx.complete({"order": 1}, user.connection)
+    await commit(ctx, user)
+
+
 async def lose_the_lease(ctx, user):
     ctx._run.store.complete([ctx.id])
     with pytest.raises(LeaseLost):
@@ -111,7 +126,10 @@ async def test_a_transaction_that_was_rolled_back_is_a_failed_attempt(kind, td, 
     job, _ = await run(td, kind, jobs_url, roll_back)
 
     assert (Status.PENDING, 1, []) == (job.status, job.attempts, orders(jobs_url))
-    assert ["its transaction did not commit"] == [attempt.error for attempt in td.attempts(job.id)]
+    problem = (
+        "its transaction did not commit; after ctx.complete(…, connection=…), commit it before the handler returns"
+    )
+    assert [problem] == [attempt.error for attempt in td.attempts(job.id)]
     assert ["ship"] == [other.type for other in td.jobs()]
 
 
@@ -132,6 +150,24 @@ async def test_an_error_after_the_commit_changes_nothing(kind, td, jobs_url, cap
     assert (Status.COMPLETED, []) == (job.status, td.attempts(job.id))
     warned = [f"job {job.id} raised after its transaction had completed it: ZeroDivisionError"]
     assert warned == [record.getMessage() for record in caplog.records]
+
+
+@some_kinds
+@on_a_loop
+async def test_a_completion_that_is_not_awaited_fails_the_job(kind, td, jobs_url, recwarn):
+    job, _ = await run(td, kind, jobs_url, forget_to_await)
+
+    assert (Status.FAILED, 1) == (job.status, job.attempts)
+    assert "ctx.acomplete() was not awaited, so that nothing has completed the job" in job.error
+    assert [] == [warning for warning in recwarn if "never awaited" in str(warning.message)]
+
+
+@every_kind
+@on_a_loop
+async def test_a_connection_without_its_name_is_refused(kind, td, jobs_url):
+    job, _ = await run(td, kind, jobs_url, forget_the_name)
+
+    assert (Status.COMPLETED, {"order": 1}) == (job.status, job.result)
 
 
 @pytest.mark.parametrize("kind", ["psycopg", "asyncpg"])

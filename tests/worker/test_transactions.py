@@ -16,6 +16,7 @@ from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, place, working
 from treadle import Context, Status, Treadle
 from treadle.errors import TransactionOver
+from treadle.outcome import NOT_COMMITTED
 from treadle.stores.transaction import BUSY_SECONDS
 from treadle.testing import drain, enqueued
 
@@ -134,7 +135,7 @@ def test_an_exception_after_the_block_is_only_logged(
     ("end", "kind", "said"),
     [
         ("COMMIT", "completed", "completed"),
-        ("ROLLBACK", "retried", "retrying in 5.0s: its transaction did not commit"),
+        ("ROLLBACK", "retried", f"retrying in 5.0s: {NOT_COMMITTED}"),
     ],
 )
 def test_a_completion_is_reported_after_the_users_transaction_has_ended(

@@ -31,6 +31,8 @@ from treadle.registry import JobType
 
 log = logging.getLogger("treadle")
 
+NOT_AWAITED = "ctx.acomplete() was not awaited, so that nothing has completed the job; write: await ctx.acomplete(…)"
+
 
 def run_sync(run: Run, job_type: JobType) -> Outcome | None:
     token = current_run.set(run)
@@ -128,6 +130,9 @@ def _returned(run: Run, job_type: JobType, result: Any) -> Outcome | None:
         return _if_committed(run, job_type, Retry(NOT_COMMITTED))
     if run.written or run.suspension:
         return run.written or run.suspension
+    if run.unawaited is not None and not run.completes:
+        run.unawaited.close()  # or Python warns, too
+        raise Fail(NOT_AWAITED)  # as below: a retry would do the work again
     if run.stop_seen and not run.completes:
         # Without a reason of the worker, the event loop itself is being closed.
         reason = run.stop_reason or StopReason.RELEASED

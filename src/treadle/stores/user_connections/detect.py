@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sqlite3
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -65,6 +66,12 @@ INSTEAD = {
 def is_async(connection: Any) -> bool:
     """Whether its statements have to be awaited."""
     return _kind(connection, ASYNC_DRIVERS) is not None or _is_aiosqlite(connection)
+
+
+def is_connection(value: Any) -> bool:
+    """Whether a user may pass it as `connection=`."""
+    blocks = isinstance(value, sqlite3.Connection | Driver) or _kind(value, SYNC_DRIVERS) is not None
+    return blocks or is_async(value)
 
 
 def wrap(connection: Any) -> Driver:
