@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 import msgspec
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 PAGE_LIMIT, NEWEST = 1_000, 10
 
+T = TypeVar("T")
 JobOrType = AnyJob | str
 Progress = Callable[[int, int], None]
 """Gets how many moments are done, and how many there are."""
@@ -146,20 +147,21 @@ class Schedules:
         end a pause. `by`: who did it; default: the user of the operating system, and the host. Raises
         ScheduleNotFound."""
         end = None if until is None else checked_until(until, self._app.store.now())
-        row = self._app.store.pause_schedule(tenant, _wanted(name), who(by), checked_text("reason", reason), end)
-        return self._shown(row)
+        given = who(by), checked_text("reason", reason), end
+        return self._shown(self._stored(name, tenant, lambda: self._app.store.pause_schedule(tenant, name, *given)))
 
     def resume(self, name: str, *, tenant: str = "") -> Schedule:
         """Fire again, from the next moment on. Raises ScheduleNotFound."""
-        return self._shown(self._app.store.resume_schedule(tenant, _wanted(name)))
+        return self._shown(self._stored(name, tenant, lambda: self._app.store.resume_schedule(tenant, name)))
 
     def delete(self, name: str, *, tenant: str = "") -> Schedule:
         """Forget a schedule. Its jobs stay. Raises ScheduleNotFound, and ScheduleDeclared if a live worker has it."""
         return self._shown(self._app.store.delete_schedule(tenant, _wanted(name)))
 
     def run_now(self, name: str, *, tenant: str = "") -> Job:
-        """Store a job of it now, even if it is paused or another one runs. Its moments stay as they are."""
-        return self._app._waking(self._app.store.fire_now(tenant, _wanted(name)))
+        """Store a job of it now, even if it is paused or another one runs. Its moments stay as they are. Raises
+        ScheduleNotFound."""
+        return self._app._waking(self._stored(name, tenant, lambda: self._app.store.fire_now(tenant, name)))
 
     def backfill(
         self, name: str, start: datetime, end: datetime, *, tenant: str = "", progress: Progress | None = None
@@ -169,7 +171,7 @@ class Schedules:
         Moments that have a job are left out, so you can repeat it. `overlap` does not apply. `progress` is called after
         each transaction.
         """
-        work = Backfill.between(self._app.store, tenant, _wanted(name), start, end)
+        work = self._stored(name, tenant, lambda: Backfill.between(self._app.store, tenant, name, start, end))
         for _ in work:
             if progress is not None:
                 progress(work.done + work.skipped, work.total)
@@ -186,6 +188,19 @@ class Schedules:
     adelete = twin(delete)
     arun_now = twin(run_now)
     abackfill = twin(backfill)
+
+    def _stored(self, name: str, tenant: str, change: Callable[[], T]) -> T:
+        """`change`, for a stored schedule. If the code of this app declares it and no worker has stored it, this
+        does."""
+        _wanted(name)
+        try:
+            return change()
+        except ScheduleNotFound:
+            declared = self._app.registry.schedules.get(name)
+            if declared is None or declared.tenant != tenant:
+                raise
+            self._app.store.declare_schedules([declared])
+            return change()
 
     def _shown(self, row: ScheduleRow) -> Schedule:
         return to_schedule(row, self._workers([row]), self._app.store.now())

@@ -12,7 +12,7 @@ from tests.eventually import eventually
 from tests.worker.helpers import working
 from treadle import Context, Registry, Treadle, clock
 from treadle.errors import BadArguments, BadOption, ScheduleNotFound, UnknownOption
-from treadle.testing import ManualClock
+from treadle.testing import ManualClock, drain
 
 
 def test_a_worker_fires_and_runs_what_its_code_declares(td: Treadle) -> None:
@@ -50,6 +50,40 @@ def test_a_tick_fires_and_runs_and_says_when_the_next_moment_is(timed: Treadle, 
     assert ran[0] is not None
     assert ran[0].minute % 5 == 0
     assert second.next_due_at == ran[0] + timedelta(minutes=5)
+
+
+def test_a_drain_reports_what_schedules_have_fired(timed: Treadle, treadle_clock: ManualClock) -> None:
+    @timed.job(cron="*/5 * * * *")
+    def report() -> None: ...
+
+    first = drain(timed)
+    assert first.fired == 0
+    assert first.next_due_at is not None
+    treadle_clock.advance(first.next_due_at - treadle_clock.now())
+
+    second = drain(timed)
+
+    assert (second.fired, second.completed) == (1, 1)
+    assert second.next_due_at == first.next_due_at + timedelta(minutes=5)
+
+
+def test_a_change_of_a_declared_schedule_needs_no_worker(timed: Treadle, treadle_clock: ManualClock) -> None:
+    @timed.job(cron="0 3 * * *")
+    def sweep() -> None: ...
+
+    with pytest.raises(ScheduleNotFound):
+        timed.schedules.run_now("sweep", tenant="acme")
+    assert timed.schedules.run_now("sweep").schedule == "sweep"
+    assert drain(timed).completed == 1
+
+    for change in (timed.schedules.pause, timed.schedules.resume):
+        timed.schedules.delete("sweep")
+        assert change("sweep").name == "sweep"
+    timed.schedules.delete("sweep")
+    now = treadle_clock.now()
+    assert timed.schedules.backfill("sweep", now - timedelta(days=2), now).stored == 2
+    with pytest.raises(ScheduleNotFound, match="no schedule has the name 'swep'"):
+        timed.schedules.run_now("swep")
 
 
 @pytest.mark.sqlite_only

@@ -16,14 +16,15 @@ from treadle.results import run_on_a_loop
 from treadle.stores.base import ClaimRequest
 from treadle.testing.enqueued import call
 from treadle.units import plural
-from treadle.worker.tick import TickReport, report_of
+from treadle.worker.tick import TickReport, declare_and_fire, next_of, report_of
 from treadle.worker.worker import Worker
 
 SHOWN = 5
 
 
 def drain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: Duration = 30) -> TickReport:
-    """Run everything that is due, in this process: the jobs, their follow-ups, and retries that are due already.
+    """Run everything that is due, in this process: the jobs of schedules and the others, their follow-ups, and retries
+    that are due already.
 
     A retry, a snooze or a sleep that is due later waits: advance the clock, and drain again. So does a job that waits
     for a signal, until you send it. Handlers declared with `run="process"` run in this process too, so that they see
@@ -43,6 +44,7 @@ async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max
         raise BadOption("drain", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
     last_before: int = (await asyncio.to_thread(td.store.status))["leases_given"]
     rescued = await asyncio.to_thread(td.rescue)
+    fired = await asyncio.to_thread(declare_and_fire, td, max_seconds / 2)
     worker = Worker(td, concurrency=10, grace=0, max_jobs=max_jobs)
     with _in_this_process(td):
         async with worker:
@@ -57,7 +59,7 @@ async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max
     failed = await asyncio.to_thread(_failed_since, td, last_before) if raising else []
     if failed:
         raise AssertionError(_failures(failed))
-    return report_of(worker, rescued, due.next_at)
+    return report_of(worker, rescued, next_of(due, await asyncio.to_thread(td.store.next_fire)), fired)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from treadle.errors import BadOption
 from treadle.outcome import OutcomeKind
 from treadle.results import run_on_a_loop
 from treadle.stores.base import ClaimRequest, Engine
+from treadle.stores.rows import Due
 from treadle.worker.chores import declare_local_dead, declare_schedules, expire
 from treadle.worker.firing import fire_due
 from treadle.worker.worker import Worker
@@ -60,16 +61,13 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     until = time.monotonic() + max_seconds
     expired = expire(app.store)
     rescued = declare_local_dead(app.store) + app.store.rescue()  # the worker does the former, but does not count it
-    declare_schedules(app)
-    fired = fire_due(app.store, max_seconds / 2)  # what is left is for the jobs
+    fired = declare_and_fire(app, max_seconds / 2)  # what is left is for the jobs
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     with ThreadPoolExecutor(1, "treadle-tick") as thread:  # not in the loop's own pool: handlers may fill that
         looked = thread.submit(declare_lost_dead, app.store)
         run_on_a_loop(_pass(worker, until, looked))
     due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
-    times = [clock.now() if one.now else one.next_at for one in (due, app.store.next_fire())]
-    next_at = min((at for at in times if at is not None), default=None)
-    report = report_of(worker, rescued + looked.result(), next_at, fired)
+    report = report_of(worker, rescued + looked.result(), next_of(due, app.store.next_fire()), fired)
     return msgspec.structs.replace(report, cancelled=report.cancelled + expired)
 
 
@@ -82,7 +80,19 @@ def declare_lost_dead(store: Engine) -> int:
     return sum(store.declare_dead(id, "its worker stopped beating", beats=beats) for id, beats in counts.items())
 
 
-def report_of(worker: Worker, rescued: int, next_at: int | None, fired: int = 0) -> TickReport:
+def declare_and_fire(app: Treadle, seconds: float) -> int:
+    """Store what the code declares, and fire what is due, for about this long. How many jobs were stored."""
+    declare_schedules(app)
+    return fire_due(app.store, seconds)
+
+
+def next_of(*times: Due) -> int | None:
+    """The earliest of these times."""
+    moments = [clock.now() if one.now else one.next_at for one in times]
+    return min((at for at in moments if at is not None), default=None)
+
+
+def report_of(worker: Worker, rescued: int, next_at: int | None, fired: int) -> TickReport:
     counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in OutcomeKind}
     counts["next_due_at"] = clock.optional_moment(next_at)
     return TickReport(fired=fired, rescued=rescued, ran=worker.claimed_total, **counts)
