@@ -29,6 +29,26 @@ def test_pause_and_resume(treadle, td, words, what):
     assert f"{what} 'mail': provider down" == td.store.audits(10)[1].what
 
 
+@pytest.mark.parametrize("verb", ["pause", "drain"])
+def test_what_nobody_knows_is_paused_with_a_warning(treadle, td, write_app, verb):
+    name = write_app("@td.job(queue='letters')\ndef receipt() -> None: ...")
+    td.enqueue("send", queue="mail")
+    enlist(td, "host-1", "bills")
+
+    def noted(*words):
+        return treadle("queues", verb, *words, "--app", f"{name}:td").stderr
+
+    warning = "⚠ no app, worker or job has the"
+    resume = f"treadle --app {name}:td queues resume"
+    way_out = f"did you mean receipt? To undo this: {resume} --type recipt"
+    assert f"{warning} type 'recipt'\n  → {way_out}\n" in noted("--type", "recipt")
+    assert f"{warning} queue 'mial'\n  → did you mean mail? To undo this: {resume} mial\n" in noted("mial")
+    assert f"{warning} type 'x'\n  → known: bills, receipt, send\n" in noted("--type", "x")
+    assert 3 == len(td.pauses())
+    for words in ("--type receipt", "--type send", "--type bills", "mail", "letters", "--tenant acme"):
+        assert "⚠" not in noted(*words.split())
+
+
 def test_pauses_are_listed_with_the_queues(treadle, td, as_json):
     td.enqueue("send", queue="mail"), td.enqueue("resize")
     treadle("queues", "pause", "mail", "--reason", "down"), treadle("queues", "pause", "--tenant", "acme")

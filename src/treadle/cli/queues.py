@@ -10,10 +10,12 @@ import click
 from rich.text import Text
 
 from treadle import views
+from treadle.app import Treadle
 from treadle.cli import completion, output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration, group, moment, user
 from treadle.cli.errors import TIMED_OUT
+from treadle.error_text import nearest
 from treadle.job import STATE_NAMES
 from treadle.pauses import Drained, Pause, Target, age, checked_target
 from treadle.stores.rows import QueueStats
@@ -25,6 +27,8 @@ PAUSE = """Start no more jobs of a queue, a type or a tenant. What runs goes on;
 DRAIN = """Pause, and wait until nothing of it runs. The pause stays: end it with treadle queues resume.
 
 If --timeout passes first, the exit code is 124."""
+SOME = 20
+"""Known names that a warning shows."""
 UNTIL = "When it ends by itself: 2h (from now), or 2026-11-01T08:30."
 
 
@@ -85,11 +89,34 @@ def _target(queue: str | None, type: str | None, tenant: str | None) -> Target:
     return checked_target(queue, type, tenant)
 
 
+def _warn_if_unknown(shared: Shared, app: Treadle, target: Target) -> None:
+    """It is paused all the same: its first job may be yet to come. A tenant is known by its jobs alone."""
+    known = {"type": _known_types, "queue": _known_queues}.get(target.kind, lambda _: {target.name})(app)
+    if target.name not in known and not app.jobs(**{target.kind: target.name}, limit=1).jobs:
+        near = nearest(target.name, known)
+        some = f"known: {', '.join(sorted(known)[:SOME])}" if known else "there are none yet"
+        way_out = f"did you mean {near}? To undo this: {target.resume_command}" if near else some
+        shared.warn(f"no app, worker or job has the {output.clean(target)}", output.clean(way_out))
+
+
+def _known_types(app: Treadle) -> set[str]:
+    """Those of the app, of workers, of what workers have published, and of jobs."""
+    served = (type for worker in app.workers() for type in worker.types)
+    return {*app.registry.types, *app.store.policies(), *served, *(row.type for row in app.queue_stats() if row.type)}
+
+
+def _known_queues(app: Treadle) -> set[str]:
+    policies = [*(one.policy for one in app.registry.types.values()), *app.store.policies().values()]
+    served = (queue for worker in app.workers() for queue in worker.queues)
+    return {*(one.queue for one in policies), *served, *(row.queue for row in app.queue_stats() if row.queue)}
+
+
 @command("pause", help=PAUSE)
 @pause_options
 def pause(shared: Shared, reason: str, until: datetime | timedelta | None, **names: str | None) -> None:
     app, target = database(shared), _target(**names)
     made = app.pause(**{target.kind: target.name}, reason=reason, until=until, by=user())
+    _warn_if_unknown(shared, app, target)
     shared.audit(app.store, "pause", f"{target}: {reason}" if reason else str(target))
     if not shared.printed_json(made):
         _print_pauses(shared, [made], app.store.now())
@@ -120,6 +147,7 @@ def drain(
     app, target = database(shared), _target(**names)
     looks = app.draining(target, reason=reason, until=until, timeout=timeout, by=user())
     last = next(looks)
+    _warn_if_unknown(shared, app, target)
     shared.audit(app.store, "drain", f"{target}: {reason}" if reason else str(target))
     with output.progress(shared, f"Draining {output.clean(target)}", last.running) as advance:
         total = last.running
