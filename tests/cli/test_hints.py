@@ -67,6 +67,13 @@ def test_every_output_names_the_database_of_the_call(treadle, folder, words):
     assert "treadle --db sqlite:///other.db " in result.output
 
 
+@pytest.mark.parametrize("words", ["pause mail", "drain mail", "ls"])
+def test_the_command_that_resumes_names_the_app_of_the_call(treadle, td, write_app, words):
+    td.pause(queue="mail")
+    app = f"{write_app()}:td"
+    assert f"→ treadle --app {app} queues resume mail\n" in treadle("queues", *words.split(), "--app", app).output
+
+
 def test_a_server_that_cannot_be_reached_is_looked_at_again_without_its_password(treadle):
     result = treadle("stats", "--db", "postgresql://joe:secret@127.0.0.1:1/jobs")
     assert result.exit_code == 3

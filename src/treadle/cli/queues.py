@@ -61,7 +61,12 @@ def _mark(row: QueueStats, pauses: Sequence[Pause]) -> str:
 def _print_pauses(shared: Shared, pauses: Sequence[Pause], now: int) -> None:
     for pause in pauses:
         text = f"{pause}, for {format_duration(age(pause, now))}"
-        shared.print(("⏸ ", "yellow"), output.clean(text), ("\n  → ", "dim"), output.clean(pause.target.resume_command))
+        shared.print(("⏸ ", "yellow"), output.clean(text), ("\n  → ", "dim"), _resume(shared, pause.target))
+
+
+def _resume(shared: Shared, target: Target) -> str:
+    """The command that ends its pause."""
+    return output.clean(shared.hint(target.resume_command))
 
 
 def target_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +166,7 @@ def _sum_up(shared: Shared, last: Drained) -> None:
     if not shared.printed_json(last):
         text = "nothing of it runs" if last.done else f"{plural(last.running, 'job')} still running"
         shared.print(f"{output.clean(target)} is paused, and {text}")
-        shared.note(("→ ", "dim"), output.clean(target.resume_command))
+        shared.note(("→ ", "dim"), _resume(shared, target))
     if not last.done:
         click.get_current_context().exit(TIMED_OUT)
 
