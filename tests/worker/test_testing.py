@@ -88,7 +88,8 @@ def test_a_connection_to_another_file_names_the_url_that_is_missing(tmp_path: Pa
     for place in (tmp_path / "site.db", ":memory:"):
         with temporary(td), closing(sqlite3.connect(place)) as connection:
             connection.row_factory = lambda cursor, row: None
-            missing = rf"not open on {re.escape(td.store.where)}, where temporary\(td\) .*: temporary\(td, url=…\), or"
+            where = f"it is open on {'a database in memory' if place == ':memory:' else place}, and temporary(td) keeps"
+            missing = rf"{re.escape(f'{where} the jobs in {td.store.where}; ')}.*: temporary\(td, url=…\), or"
             with pytest.raises(BadConnection, match=missing):
                 send_mail.using(connection=connection).enqueue(to="ann")
             assert td.counts() == []

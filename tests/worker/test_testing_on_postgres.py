@@ -61,7 +61,8 @@ def test_a_connection_to_the_database_of_the_app_names_the_url_that_is_missing(u
             await send.using(connection=session).aenqueue(to="ada")
 
     with temporary(td):
-        missing = rf"it is not open on {re.escape(td.store.where)}, where temporary\(td\) keeps the jobs; .*url=…"
+        where = re.escape(f"temporary(td) keeps the jobs in {td.store.where}")
+        missing = rf"it is open on another kind of database, and {where}; .*url=…"
         with psycopg.connect(url) as connection, pytest.raises(BadConnection, match=missing):
             send.using(connection=connection).enqueue(to="ada")
         with Session(engine) as session, pytest.raises(BadConnection, match=missing):

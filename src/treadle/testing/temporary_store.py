@@ -21,21 +21,23 @@ class TemporaryStore(SQLiteStore):
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
-        if self._is_elsewhere(unwrap(connection)):
-            problem = f"it is not open on {self.where}, where temporary(td) keeps the jobs"
+        if (place := self._elsewhere(unwrap(connection))) is not None:
+            problem = f"{place}, and temporary(td) keeps the jobs in {self.where}"
             raise BadConnection(connection, problem, WAY_OUT)
         with super()._within(connection) as tx:
             yield tx
 
-    def _is_elsewhere(self, theirs: Any) -> bool:
-        """Whether it is a connection, and to another database. What is wrong otherwise, every store says."""
+    def _elsewhere(self, theirs: Any) -> str | None:
+        """Where it is open, if it is a connection to another database. What is wrong otherwise, every store says."""
         if isinstance(theirs, sqlite3.Connection):
-            return os.path.realpath(_file_of(theirs)) != os.path.realpath(self.path)
+            file = _file_of(theirs)
+            is_ours = os.path.realpath(file) == os.path.realpath(self.path)
+            return None if is_ours else f"it is open on {file or 'a database in memory'}"
         try:
             wrap(theirs)
         except BadConnection:
-            return False
-        return True
+            return None
+        return "it is open on another kind of database"
 
 
 def _file_of(connection: sqlite3.Connection) -> str:
