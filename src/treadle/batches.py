@@ -15,7 +15,7 @@ from treadle.context import Run, current_run
 from treadle.errors import BadOption, BatchExists
 from treadle.group_commit import warn_if_on_loop
 from treadle.job import NewJob
-from treadle.results import twin
+from treadle.results import WithTwins, twin
 from treadle.settings import checked_name, wanted_name
 from treadle.stores.user_connections import is_async, run_on_async
 
@@ -119,7 +119,7 @@ class NewBatchBlock:
         run.collecting.batches.append(msgspec.structs.replace(new, jobs=()))
 
 
-class Batches:
+class Batches(WithTwins):
     """The batches of an app. A name is unique for each tenant."""
 
     def __init__(self, app: Treadle) -> None:

@@ -14,7 +14,7 @@ from treadle.errors import BadOption, LeaseLost, StoreBusy
 from treadle.hooks import NOTHING_RAISED, Hooks, Raised, dispatch_now
 from treadle.job import ClaimedJob, Job
 from treadle.outcome import RELEASED, Fail, Outcome, OutcomeKind, Retry, Snooze, decide
-from treadle.results import twin
+from treadle.results import WithTwins, twin
 
 if TYPE_CHECKING:
     from treadle.stores.base import Engine
@@ -23,7 +23,7 @@ PAUSE, PATIENCE = 0.05, 10.0
 """Seconds until a settle that was set aside is repeated, and after which it raises StoreBusy."""
 
 
-class Lease:
+class Lease(WithTwins):
     """A job that is yours until its deadline. Settle it with `complete`, `fail`, `snooze` or `release`."""
 
     def __init__(

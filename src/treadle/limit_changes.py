@@ -9,14 +9,14 @@ from treadle.codec import decode_as
 from treadle.errors import BadOption, UnknownLimit
 from treadle.limits import OF_TYPE, Limit, LimitChange, LimitState, Rate, checked_bounds, checked_limit_name
 from treadle.pausing import who
-from treadle.results import twin
+from treadle.results import WithTwins, twin
 from treadle.settings import checked_name
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
 
 
-class AppLimits:
+class AppLimits(WithTwins):
     """`td.limits`: a look at all limits, and changes at run time."""
 
     def __init__(self, app: Treadle) -> None:

@@ -13,6 +13,7 @@ from treadle.context import Run, Tracing, current_run
 from treadle.function import Options
 from treadle.group_commit import GroupCommit, warn_if_on_loop
 from treadle.job import Job, NewJob
+from treadle.results import WithTwins
 from treadle.run_steps import StepSaver
 from treadle.stores.base import Store
 from treadle.stores.user_connections import is_async, run_on_async
@@ -27,7 +28,7 @@ T = TypeVar("T")
 STORED_LATER = "a follow-up is stored when its handler completes; choose another mode, or using(detached=True)"
 
 
-class Producer:
+class Producer(WithTwins):
     """The part of an app that stores new jobs, and wakes the workers of this process for them."""
 
     store: Store

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import sys
 import time
 from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.context import current_run
 from treadle.errors import JobFailed, JobNotFound, ResultTimeout, WaitsForItself
+from treadle.group_commit import warn_if_on_loop
 from treadle.job import Job, Status
 from treadle.settings import checked_id
 
@@ -36,6 +39,38 @@ def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], 
     in_thread.__qualname__ = method.__qualname__.removesuffix(method.__name__) + in_thread.__name__
     in_thread.__doc__ = f"`{method.__name__}` without blocking the event loop."
     return in_thread
+
+
+class WithTwins:
+    """Calls that block, with async twins. On a running event loop, each that a `twin` is of warns of that."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, made in list(vars(cls).items()):
+            call = vars(cls).get(name.removeprefix("a"), made)
+            if _is_twin(made, call):
+                setattr(cls, call.__name__, _warning(call))
+
+
+def _is_twin(made: object, call: object) -> bool:
+    return callable(call) and getattr(made, "__wrapped__", None) is call
+
+
+def _warning(call: Callable[P, T]) -> Callable[P, T]:
+    @functools.wraps(call)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> T:
+        if asyncio._get_running_loop() is not None and not _is_treadles(sys._getframe(1)):
+            warn_if_on_loop(f"its twin: a{call.__name__}")
+        return call(*args, **kwargs)
+
+    return checked
+
+
+def _is_treadles(frame: FrameType | None) -> bool:
+    """Whether a call of treadle makes this one. Then it has warned already, if its caller is to await another."""
+    if frame is not None and frame.f_globals.get("__name__") == "treadle.contrib.django.app":  # around each call there
+        frame = frame.f_back
+    return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "treadle"
 
 
 class ResultPoller:

@@ -13,10 +13,11 @@ from treadle.codec import as_json, read_cursor
 from treadle.errors import BadOption, ScheduleNotFound, StoreUnusable
 from treadle.filters import Filter
 from treadle.function import AnyJob, JobFunction, ScheduleOptions, make_schedule
+from treadle.group_commit import warn_if_on_loop
 from treadle.job import Job
 from treadle.pauses import checked_text, checked_until
 from treadle.pausing import who
-from treadle.results import twin
+from treadle.results import WithTwins, twin
 from treadle.schedule import NewSchedule, Schedule
 from treadle.schedule_diagnosis import ScheduleWhy, explain_schedule, to_schedule
 from treadle.settings import wanted_name
@@ -62,7 +63,7 @@ class Backfilled(msgspec.Struct, frozen=True):
     stored: int
 
 
-class Schedules:
+class Schedules(WithTwins):
     """The schedules of an app. A name is unique for each tenant."""
 
     def __init__(self, app: Treadle) -> None:
@@ -112,7 +113,8 @@ class Schedules:
         It wins over what code declares under this name, until it is deleted. With `connection`, it exists if and only
         if your open transaction commits.
         """
-        connection = self._app._connection({"connection": connection})
+        if (connection := self._app._connection({"connection": connection})) is None:
+            warn_if_on_loop("its twin: aput")
         return self._shown(self._app.store.put_schedule(self._new(name, job, options, tenant), connection))
 
     async def aput(

@@ -7,6 +7,7 @@ from typing import Any
 from treadle import clock, codec
 from treadle.context import current_run
 from treadle.errors import BadOption
+from treadle.group_commit import warn_if_on_loop
 from treadle.producer import Producer
 from treadle.results import twin
 from treadle.settings import checked_id, checked_name, wanted_name
@@ -28,6 +29,8 @@ class Signals(Producer):
         if connection is None and (run := current_run.get()) is not None and self._joins(run, {}):
             run.collecting.signals.append(new)
             return Signal(name=name, value=value, tenant=tenant, by=by, at=clock.moment(clock.now()))
+        if connection is None:
+            warn_if_on_loop("its twin: asignal")
         return self._waking(self.store.signal(new, connection))
 
     async def asignal(

@@ -22,6 +22,7 @@ from treadle.errors import BadConnection, LeaseLost, TransactionOver
 from treadle.job import Status
 from treadle.testing import adrain
 
+pytestmark = pytest.mark.filterwarnings("ignore::treadle.errors.BlocksTheLoop")  # nothing else runs when they look
 some_kinds = pytest.mark.parametrize("kind", ["psycopg", "psycopg2", "Django", "asyncpg", "AsyncSession, psycopg"])
 ORDER = "INSERT INTO orders VALUES (1, 'theirs')"
 

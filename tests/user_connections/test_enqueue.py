@@ -14,6 +14,8 @@ from treadle.stores.base import ClaimRequest
 
 ORDER = "INSERT INTO orders VALUES (1, 'theirs')"
 
+pytestmark = pytest.mark.filterwarnings("ignore::treadle.errors.BlocksTheLoop")  # nothing else runs when they look
+
 
 @pytest.fixture
 def td(jobs_url):

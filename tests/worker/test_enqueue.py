@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import threading
 import warnings
 from collections.abc import Sequence
@@ -15,8 +16,12 @@ from tests import stores
 from tests.eventually import eventually
 from tests.worker.helpers import now, working
 from treadle import BadArguments, Fail, JobFailed, NotJSON, ResultTimeout, Status, StoreBusy, Treadle, TreadleError
+from treadle.batches import Batches
 from treadle.errors import BadOption, BlocksTheLoop, UnknownOption
 from treadle.job import NewJob
+from treadle.lease import Lease
+from treadle.limit_changes import AppLimits
+from treadle.schedules import Schedules
 from treadle.stores.base import Inserted
 from treadle.testing import ManualClock, drain, enqueued
 
@@ -330,6 +335,46 @@ def test_a_sync_enqueue_on_a_running_loop_warns_where_it_is_called(td: Treadle) 
             assert [(w.filename, w.lineno) for w in caught] == [(__file__, call.__code__.co_firstlineno)]
 
     asyncio.run(main())
+
+
+def test_each_call_with_a_twin_warns_on_a_running_event_loop(td: Treadle) -> None:
+    """Once, also if it makes others."""
+
+    async def main() -> None:
+        id = (await td.aenqueue("work")).id
+        for call in (
+            lambda: td.get(id),
+            lambda: td.cancel(id),
+            lambda: td.retry(id),
+            lambda: td.why(id),
+            lambda: td.counts(),
+            lambda: td.pause(queue="mail"),
+            lambda: td.drain(queue="mail", timeout=0),
+            lambda: td.get_signal("go"),
+            lambda: td.signal("go"),
+            lambda: td.problems(),
+            lambda: td.rescue(),
+            lambda: td.tick(),
+            lambda: td.schedules.list(),
+            lambda: td.schedules.put("nightly", "work", every=60),
+            lambda: td.limits.list(),
+            lambda: td.batches.list(),
+            lambda: td.claim()[0].release(),
+        ):
+            with pytest.warns(BlocksTheLoop) as caught:
+                call()
+            assert {(w.filename, w.lineno) for w in caught} == {(__file__, call.__code__.co_firstlineno)}
+            names = [str(w.message).rpartition("await its twin: a")[2] for w in caught]
+            assert names == [name for name in call.__code__.co_names if name in names], names
+
+    asyncio.run(main())
+
+
+def test_every_twin_is_of_a_call_that_warns() -> None:
+    for kind in (*Treadle.__mro__, Schedules, AppLimits, Batches, Lease):
+        for made in list(vars(kind).values()):
+            if inspect.iscoroutinefunction(made) and (call := getattr(made, "__wrapped__", None)):
+                assert getattr(vars(kind)[call.__name__], "__wrapped__", None) is call
 
 
 def test_async_calls_and_follow_ups_do_not_warn(td: Treadle) -> None:

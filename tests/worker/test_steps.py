@@ -289,7 +289,7 @@ def test_a_signal_in_a_handler_is_stored_with_its_completion(td: Treadle) -> Non
     async def sends(ctx: Context) -> None:
         signal = await td.asignal("done", 7)
         assert signal.value == 7
-        assert td.get_signal("done") is None
+        assert await td.aget_signal("done") is None
 
     sends.enqueue()
     drain(td)
