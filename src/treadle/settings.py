@@ -39,11 +39,19 @@ def database_url(url: str | None) -> str:
     if base in DRIVERS and separator:
         return f"{base}://{_without_driver(chosen, base, driver, rest) if plus else rest}"
     if not separator:
-        raise BadURL(chosen, f"write it as a URL: sqlite:///{chosen.removeprefix('sqlite:') or 'jobs.db'}")
+        of_file = f"sqlite:///{chosen.removeprefix('sqlite:') or 'jobs.db'}"
+        raise BadURL(chosen, f"write it as a URL: {f'postgresql://{chosen}' if _names_host(chosen) else of_file}")
     if scheme not in SCHEMES:
         problem = f"its scheme {scheme!r} is not one of {', '.join(SCHEMES)}"
         raise BadURL(chosen, f"{problem}; for a file write sqlite:///jobs.db")
     return chosen
+
+
+def _names_host(text: str) -> bool:
+    """Whether it begins with `host:5432` or `joe@host/`: a server, whose scheme was left out."""
+    host, slash, _ = text.partition("/")
+    _, colon, port = host.rpartition(":")
+    return bool(colon and port.isdigit()) or bool("@" in host and slash)
 
 
 def _without_driver(url: str, base: str, driver: str, rest: str) -> str:

@@ -175,6 +175,9 @@ def test_a_driver_in_the_url_as_sqlalchemy_writes_it_is_ignored(given, plain):
         ("postgresql+psycopg://ann:***@host/db", r"pass engine.url.render_as_string\(False\)$"),
         ("sqlite:/shop.db", "write it as a URL: sqlite:////shop.db$"),
         ("sqlite:shop.db", "write it as a URL: sqlite:///shop.db$"),
+        ("localhost:5432/shop", "write it as a URL: postgresql://localhost:5432/shop$"),
+        ("joe@db.example.com/shop", "write it as a URL: postgresql://joe@db.example.com/shop$"),
+        ("C:/srv/shop.db", "write it as a URL: sqlite:///C:/srv/shop.db$"),
     ],
 )
 def test_a_url_that_looks_like_one_of_sqlalchemy_is_refused_with_the_fix(url, problem):
