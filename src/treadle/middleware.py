@@ -38,19 +38,76 @@ class LifespanFailed(TreadleError):
 class Wrapper:
     """A generator function with one yield, as a context manager."""
 
-    def __init__(self, kind: str, function: Any) -> None:
+    def __init__(self, kind: str, function: Any, *given: str) -> None:
+        """`given`: the names of the arguments that it is called with."""
+        self.kind = kind
         self.name = f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
         self.is_async = inspect.isasyncgenfunction(function)
         if not self.is_async and not inspect.isgeneratorfunction(function):
             way_out = "write it with one yield, as for contextlib, and without its decorators"
             raise BadMiddleware(f"{self.name} cannot be a {kind}: it is not a generator; {way_out}")
-        self.enter: Callable[..., Any] = asynccontextmanager(function) if self.is_async else contextmanager(function)
+        self._check_parameters(function, given)
+        self._block: Callable[..., Any] = asynccontextmanager(function) if self.is_async else contextmanager(function)
         self._file = getattr(getattr(function, "__code__", None), "co_filename", None)
+
+    def _check_parameters(self, function: Any, given: tuple[str, ...]) -> None:
+        signature = inspect.signature(function).replace(return_annotation=inspect.Signature.empty)
+        try:
+            signature.bind(*given)
+        except TypeError:
+            way_out = f"write {'async ' if self.is_async else ''}def {function.__name__}({', '.join(given)})"
+            raise BadMiddleware(f"{self.name} cannot be a {self.kind}: it takes {signature}; {way_out}") from None
+
+    def enter(self, *given: Any) -> Block:
+        return Block(self, self._block(*given))
 
     def line_of(self, error: BaseException) -> str:
         """Where in the function's file it was raised, as in ` (app.py:12)`; '' if it was not raised there."""
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == self._file]
         return f" ({self._file}:{lines[-1]})" if lines else ""
+
+
+class Block:
+    """One pass through such a generator. An error of its yields names it."""
+
+    __slots__ = ("_inner", "_wrapper")
+
+    def __init__(self, wrapper: Wrapper, inner: Any) -> None:
+        self._wrapper, self._inner = wrapper, inner
+
+    def __enter__(self) -> Any:
+        try:
+            return self._inner.__enter__()
+        except RuntimeError as error:
+            self._check_yields(error)
+            raise
+
+    def __exit__(self, *error: Any) -> Any:
+        try:
+            return self._inner.__exit__(*error)
+        except RuntimeError as raised:
+            self._check_yields(raised)
+            raise
+
+    async def __aenter__(self) -> Any:
+        try:
+            return await self._inner.__aenter__()
+        except RuntimeError as error:
+            self._check_yields(error)
+            raise
+
+    async def __aexit__(self, *error: Any) -> Any:
+        try:
+            return await self._inner.__aexit__(*error)
+        except RuntimeError as raised:
+            self._check_yields(raised)
+            raise
+
+    def _check_yields(self, error: RuntimeError) -> None:
+        """Name the function in an error of contextlib, which does not."""
+        if str(error).startswith("generator didn't"):
+            way_out = "each run of it reaches one yield, and no second one"
+            raise BadMiddleware(f"{self._wrapper.kind} {self._wrapper.name}: {error}; {way_out}") from error
 
 
 class Around:

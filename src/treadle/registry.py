@@ -205,7 +205,7 @@ class Registry:
         there, too. A plain generator goes around all handlers, an async one around async handlers. The first that is
         declared is the outermost.
         """
-        self._middleware.append(Wrapper("middleware", function))
+        self._middleware.append(Wrapper("middleware", function, "ctx"))
         for job in self:
             job.job_type.around = job.registry._around()
         return function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import re
 from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -276,6 +277,58 @@ def test_what_is_not_a_generator_is_refused_at_decoration(td: Treadle) -> None:
         td.middleware(returns)
     with pytest.raises(BadMiddleware, match=r"returns cannot be a lifespan"):
         td.lifespan(returns)  # type: ignore[type-var]
+
+
+@pytest.mark.sqlite_only
+def test_parameters_that_nothing_fills_are_refused_at_decoration(td: Treadle) -> None:
+    def opens(app: Any) -> Generator[None]:
+        yield
+
+    async def around() -> AsyncGenerator[None]:
+        yield
+
+    with pytest.raises(BadMiddleware, match=r"opens cannot be a lifespan: it takes \(app.*\); write def opens\(\)$"):
+        td.lifespan(opens)  # type: ignore[type-var]
+    with pytest.raises(BadMiddleware, match=r"a middleware: it takes \(\); write async def around\(ctx\)$"):
+        td.middleware(around)  # type: ignore[type-var]
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_error_of_a_second_yield_names_the_middleware(td: Treadle, is_async: bool) -> None:
+    @td.middleware
+    def harmless(ctx: Context) -> Generator[None]:
+        yield
+
+    def twice(ctx: Context) -> Generator[None]:
+        yield
+        yield
+
+    async def atwice(ctx: Context) -> AsyncGenerator[None]:
+        yield
+        yield
+
+    td.middleware(atwice if is_async else twice)
+
+    @td.job(max_attempts=1)
+    async def work() -> None: ...
+
+    job = work.enqueue()
+    drain(td, raising=False)
+    [attempt] = td.attempts(job.id)
+    problem = r"BadMiddleware: middleware \S+twice: generator didn't stop; each run of it reaches one yield"
+    assert re.match(problem, attempt.error or "")
+
+
+@pytest.mark.sqlite_only
+def test_the_error_of_a_lifespan_without_a_yield_names_it(td: Treadle) -> None:
+    @td.lifespan
+    def never() -> Generator[None]:
+        if not td:
+            yield
+
+    with pytest.raises(LifespanFailed, match=r"lifespan \S+never: generator didn't yield; each run of it reaches one"):
+        drain(td)
 
 
 # Lifespans
