@@ -178,7 +178,7 @@ class Treadle(Management):
     def result(self, job: str, *, timeout: Duration = 60) -> Any: ...
     def result(self, job: Job | str, *, timeout: Duration = 60) -> Any:
         """Wait until the job, or the one with that id, has ended, and return its result, as the type that its handler
-        says. Raises JobFailed, or ResultTimeout if it takes longer."""
+        says. Raises JobFailed, or ResultTimeout if it takes longer than `timeout`: 60 seconds by default."""
         warn_if_on_loop()
         poller = ResultPoller(self.store, id_of(job), in_seconds(timeout))
         while True:

@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     delay: Duration
     """Seconds from now, or a timedelta."""
     run_at: datetime
+    """Without a time zone, it is local time."""
     priority: int
     queue: str
     tenant: str
