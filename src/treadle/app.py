@@ -248,6 +248,10 @@ class Treadle(Management):
         """One bounded pass: rescue, claim at most `max_jobs`, run them here. For cron and serverless."""
         return tick(self, max_jobs, in_seconds(max_seconds))
 
+    def _drained_here(self, raising: bool, max_jobs: int, max_seconds: float) -> TickReport | None:
+        """What `treadle.testing.drain` ran in this thread. None: a worker in this process can run it."""
+        return None
+
     def claim(
         self, n: int = 1, *, types: Sequence[str] | None = None, queues: Sequence[str] = (), lease: Duration = 300
     ) -> list[Lease]:

@@ -66,6 +66,7 @@ print(page.status_code, b'"/jobs/static/' in page.content, done.status_code, td.
 
 PARTS = """
 from django.db import transaction
+from django.db.transaction import TransactionManagementError
 from tests.contrib.django_project.shop.models import Order
 from tests.contrib.django_project.shop.tasks import label
 from treadle.contrib.django import td
@@ -87,6 +88,10 @@ for rolled_back in (True, False):
             td.result(member.id)
         except WaitsForItself as error:
             print(str(error).partition(": ")[2])
+        try:
+            td.tick()
+        except TransactionManagementError as error:
+            print(str(error).rpartition("; ")[2])
         transaction.set_rollback(rolled_back)
     show()
 """
@@ -363,6 +368,7 @@ def test_batches_schedules_pauses_and_limits_are_part_of_atomic(project: Project
     inside = "0 of 1 holiday 1 1\nit is not stored until your atomic() block commits, so "
     said = project.manage("shell", "-c", PARTS)
     assert said.count(inside) == 2, said
+    assert said.count("call it after the block, or inside: transaction.on_commit(td.tick)\n") == 2, said
     assert "\nNone None 0 0\n" in said
     assert said.endswith("\n0 of 1 holiday 1 1\n")
 

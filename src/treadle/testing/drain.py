@@ -34,14 +34,27 @@ def drain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_second
     says how many failed, and `td.attempts(id)` says why. Reaching `max_jobs` (does a job enqueue itself?) or
     `max_seconds` is always an AssertionError.
     """
-    return run_on_a_loop(adrain(td, raising=raising, max_jobs=max_jobs, max_seconds=max_seconds))
+    seconds = _checked_seconds(max_jobs, max_seconds)
+    if (report := td._drained_here(raising, max_jobs, seconds)) is not None:
+        return report
+    return run_on_a_loop(_adrain(td, raising, max_jobs, seconds))
 
 
 async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: Duration = 30) -> TickReport:
     """`drain` on the running event loop: async handlers may use what the test has opened on it."""
-    max_seconds = in_seconds(max_seconds)
-    if max_jobs < 1 or max_seconds <= 0:
-        raise BadOption("drain", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
+    seconds = _checked_seconds(max_jobs, max_seconds)
+    report = await td._to_thread(td._drained_here, raising, max_jobs, seconds)
+    return report or await _adrain(td, raising, max_jobs, seconds)
+
+
+def _checked_seconds(max_jobs: int, max_seconds: Duration) -> float:
+    seconds = in_seconds(max_seconds)
+    if max_jobs < 1 or seconds <= 0:
+        raise BadOption("drain", (max_jobs, seconds), "at least 1 job and more than 0 seconds")
+    return seconds
+
+
+async def _adrain(td: Treadle, raising: bool, max_jobs: int, max_seconds: float) -> TickReport:
     last_before: int = (await asyncio.to_thread(td.store.status))["leases_given"]
     rescued = await asyncio.to_thread(td.rescue)
     fired = await asyncio.to_thread(declare_and_fire, td, max_seconds / 2)

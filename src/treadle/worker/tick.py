@@ -66,9 +66,14 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     with ThreadPoolExecutor(1, "treadle-tick") as thread:  # not in the loop's own pool: handlers may fill that
         looked = thread.submit(declare_lost_dead, app.store)
         run_on_a_loop(_pass(worker, until, looked))
-    due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
-    report = report_of(worker, rescued + looked.result(), next_of(due, app.store.next_fire()), fired)
+    report = report_of(worker, rescued + looked.result(), next_due(app), fired)
     return msgspec.structs.replace(report, cancelled=report.cancelled + expired)
+
+
+def next_due(app: Treadle) -> int | None:
+    """When the next job or schedule is due."""
+    due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
+    return next_of(due, app.store.next_fire())
 
 
 def declare_lost_dead(store: Engine) -> int:

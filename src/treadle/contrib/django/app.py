@@ -15,10 +15,11 @@ import django
 from asgiref.sync import SyncToAsync, sync_to_async
 from django.apps import apps
 from django.db import connections
+from django.db.transaction import TransactionManagementError
 
 from treadle.app import Treadle
 from treadle.batches import Batches
-from treadle.clock import Duration
+from treadle.clock import Duration, in_seconds
 from treadle.context import Context, caller, current_run
 from treadle.contrib.django.conf import BadSetting, bad_setting, conf, url_of
 from treadle.contrib.django.store import store_on
@@ -30,6 +31,7 @@ from treadle.results import id_of
 from treadle.schedules import Schedules
 from treadle.stores import open_store
 from treadle.stores.base import Store
+from treadle.worker.tick import TickReport
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +42,10 @@ IN_ATOMIC = (
 """The calls of `td` that are part of an open `atomic()`, with those of `td.batches`, `td.schedules` and `td.limits`:
 they see what it has written, and commit with it. Another connection would not see it, and on SQLite would wait for it
 in vain."""
+TICK_IN_ATOMIC = (
+    "td.tick() is inside atomic(), and its jobs run on connections of their own: they do not see what the block has"
+    " written, or wait for it; call it after the block, or inside: transaction.on_commit(td.tick)"
+)
 _making = threading.RLock()
 _joins: ContextVar[bool] = ContextVar("joins", default=False)
 """Whether such a call is under way, inside `atomic()`."""
@@ -156,6 +162,23 @@ class DjangoTreadle(Treadle):
 
     def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         return self.store.insert(jobs) if self.in_test else super()._insert(jobs)
+
+    def tick(self, *, max_jobs: int = 100, max_seconds: Duration = 10) -> TickReport:
+        """`Treadle.tick`. In a test, it runs the jobs in this thread, on the connection of the test."""
+        if self.in_test:
+            from treadle.contrib.django.testing import tick_here
+
+            return tick_here(self, max_jobs, in_seconds(max_seconds))
+        if self._is_atomic():
+            raise TransactionManagementError(TICK_IN_ATOMIC)
+        return super().tick(max_jobs=max_jobs, max_seconds=max_seconds)
+
+    def _drained_here(self, raising: bool, max_jobs: int, max_seconds: float) -> TickReport | None:
+        if not self.in_test:
+            return None
+        from treadle.contrib.django.testing import drain_here
+
+        return drain_here(self, raising, max_jobs, max_seconds)
 
     def result(self, job: Job[Any] | str, *, timeout: Duration = 60) -> Any:
         try:

@@ -10,15 +10,16 @@ import sqlite3
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from django.db import connections, transaction
 
 from treadle.clock import now
-from treadle.errors import MissingExtra
+from treadle.errors import MissingExtra, TreadleError
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.steps import NewStep, Step
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+NO_WORKER = (
+    "no worker can run in a test of Django, because its threads do not see what the test has written; run the jobs in"
+    " the thread of the test: from treadle.contrib.django.testing import drain"
+)
 _lent: ContextVar[Any] = ContextVar("lent", default=None)
 
 
@@ -54,13 +59,12 @@ def lend(alias: str) -> Generator[None]:
 
 
 @contextmanager
-def _borrowed(alias: str) -> Generator[Any]:
-    """The connection of this thread, or the one that was lent to it."""
+def borrowed(alias: str) -> Generator[None]:
+    """In this thread, the ORM uses the connection that was lent to it, if one was."""
     own = connections[alias]
     connections[alias] = _lent.get() or own
     try:
-        with transaction.atomic(using=alias):
-            yield connections[alias].connection
+        yield
     finally:
         connections[alias] = own
 
@@ -94,8 +98,8 @@ class DjangoConnection:
         return Cursors(finds_ahead=False)
 
     def write(self, pool: str, steps: Callable[Concatenate[Any, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with _borrowed(self._alias) as connection:
-            tx = self._begin(connection)
+        with borrowed(self._alias), transaction.atomic(using=self._alias):
+            tx = self._begin(connections[self._alias].connection)
             answer = steps(tx, *args, **kwargs)
             self._notify(tx)
             return answer
@@ -125,6 +129,10 @@ class OnDjango:
 
     def _notify(self, tx: Any) -> None:
         """Notify workers of what waits now, when it is committed."""
+
+    def claims_on_loop(self, thread: Executor) -> NoReturn:
+        """The first call of a worker. All of its threads would have connections of their own."""
+        raise TreadleError(NO_WORKER)
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Any]:

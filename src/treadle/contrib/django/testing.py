@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from math import inf
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
+import msgspec
 from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import DatabaseError, connections, transaction
@@ -20,6 +23,7 @@ from django.db import DatabaseError, connections, transaction
 from treadle import clock
 from treadle.context import Run
 from treadle.contrib.django.app import DjangoTreadle, in_callers_thread, project_app
+from treadle.contrib.django.store import borrowed
 from treadle.errors import BadOption
 from treadle.hooks import dispatch_now
 from treadle.job import ClaimedJob
@@ -28,11 +32,14 @@ from treadle.outcome import UNSUCCESSFUL, Outcome
 from treadle.run_steps import StepSaver
 from treadle.stores.base import ClaimRequest
 from treadle.units import plural
+from treadle.worker.chores import declare_schedules, expire
+from treadle.worker.firing import fire_due
 from treadle.worker.runner import run_async, run_sync
-from treadle.worker.tick import TickReport
+from treadle.worker.tick import TickReport, next_due
 
 LEASE = 3600 * clock.SECOND
 State = Mapping[str, Any]
+T = TypeVar("T")
 
 
 def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
@@ -41,17 +48,7 @@ def drain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
     It works in a `TestCase`, whose transaction no other connection sees, and in a `TransactionTestCase`. Raises
     AssertionError, with the tracebacks, if jobs failed; with `raising=False` the report says how many.
     """
-    if asyncio._get_running_loop() is not None:
-        raise SynchronousOnlyOperation("drain() blocks the event loop; in an async test: await adrain()")
-    td = project_app()
-    if max_jobs < 1:
-        raise BadOption("max_jobs", max_jobs, "at least 1")
-    work = partial(_drain, td, raising, max_jobs)
-    token = in_callers_thread.set(True)
-    try:
-        return async_to_sync(_in_lifespans)(td, work) if td.registry.lifespans else work({})
-    finally:
-        in_callers_thread.reset(token)
+    return drain_here(project_app(), raising, max_jobs)
 
 
 async def adrain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
@@ -60,36 +57,97 @@ async def adrain(*, raising: bool = True, max_jobs: int = 1000) -> TickReport:
     return report
 
 
-async def _in_lifespans(td: DjangoTreadle, work: Callable[[State], TickReport]) -> TickReport:
+async def _in_lifespans(td: DjangoTreadle, work: Callable[[State], T]) -> T:
     """Do the work in the thread of the test, as asgiref does here, and async handlers on the loop of the lifespans."""
     lifespans = Lifespans(td.registry.lifespans)
     await lifespans.open()
     try:
-        report: TickReport = await sync_to_async(work)(lifespans.state)
+        done: T = await sync_to_async(work)(lifespans.state)
     finally:
         await lifespans.close()
-    return report
+    return done
 
 
-def _drain(td: DjangoTreadle, raising: bool, max_jobs: int, state: State) -> TickReport:
-    request = ClaimRequest(limit=1, types=dict.fromkeys(td.registry.types), lease_for=LEASE)
-    kinds: Counter[str] = Counter()
-    failed: dict[str, str] = {}
-    while claims := td.store.claim("", request):
-        if kinds.total() >= max_jobs:
-            raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself?")
+def drain_here(td: DjangoTreadle, raising: bool, max_jobs: int, max_seconds: float = inf) -> TickReport:
+    """`drain`, also with a limit of time, which is checked between jobs."""
+    if max_jobs < 1:
+        raise BadOption("max_jobs", max_jobs, "at least 1")
+    done = _in_this_thread(td, partial(_run_due, td, max_jobs, max_seconds), "drain()", "adrain()")
+    due = td.store.due(_request(td))
+    if due.now:
+        _refuse_more(done, max_jobs, max_seconds)
+    if done.failed and raising:
+        problem = f"{plural(len(done.failed), 'job')} failed; to allow that: drain(raising=False)"
+        raise AssertionError("\n".join([problem, *done.failed.values()]))
+    return done.report(due.next_at)
+
+
+def _refuse_more(done: Done, max_jobs: int, max_seconds: float) -> NoReturn:
+    """Why a drain has stopped, although jobs are due."""
+    if done.ran < max_jobs:
+        raise AssertionError(f"drain has run for {max_seconds:g} s, and more jobs are due")
+    raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself?")
+
+
+def tick_here(td: DjangoTreadle, max_jobs: int, max_seconds: float) -> TickReport:
+    """`td.tick()` in a test. There are no other workers, whose jobs it could rescue."""
+    if max_jobs < 1 or max_seconds <= 0:
+        raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
+
+    def work(state: State) -> tuple[Done, int, int]:
+        expired = expire(td.store)
+        declare_schedules(td)
+        fired = fire_due(td.store, max_seconds / 2)
+        return _run_due(td, max_jobs, max_seconds, state), expired, fired
+
+    with borrowed(str(td.alias)):  # the dashboard ticks in a thread of its own
+        done, expired, fired = _in_this_thread(td, work, "td.tick()", "td.atick()")
+        report = done.report(next_due(td))
+        return msgspec.structs.replace(report, fired=fired, cancelled=report.cancelled + expired)
+
+
+def _in_this_thread(td: DjangoTreadle, work: Callable[[State], T], name: str, twin: str) -> T:
+    if asyncio._get_running_loop() is not None:
+        raise SynchronousOnlyOperation(f"{name} blocks the event loop; in an async test: await {twin}")
+    token = in_callers_thread.set(True)
+    try:
+        return async_to_sync(_in_lifespans)(td, work) if td.registry.lifespans else work({})
+    finally:
+        in_callers_thread.reset(token)
+
+
+class Done(NamedTuple):
+    """What was run."""
+
+    kinds: Counter[str]
+    """How many attempts had this outcome."""
+    failed: dict[str, str]
+    """The jobs whose last attempt here failed, and why."""
+
+    @property
+    def ran(self) -> int:
+        return self.kinds.total()
+
+    def report(self, next_at: int | None) -> TickReport:
+        counts: dict[str, Any] = dict(self.kinds)
+        return TickReport(ran=self.ran, next_due_at=clock.optional_moment(next_at), **counts)
+
+
+def _request(td: DjangoTreadle) -> ClaimRequest:
+    return ClaimRequest(limit=1, types=dict.fromkeys(td.registry.types), lease_for=LEASE)
+
+
+def _run_due(td: DjangoTreadle, max_jobs: int, max_seconds: float, state: State) -> Done:
+    done, until = Done(Counter(), {}), time.monotonic() + max_seconds
+    while done.ran < max_jobs and time.monotonic() < until and (claims := td.store.claim("", _request(td))):
         [claimed] = claims
         outcome = _run(td, claimed, state)
-        failed.pop(claimed.id, None)
+        done.failed.pop(claimed.id, None)
         if outcome is not None:
-            kinds[outcome.kind.value] += 1
+            done.kinds[outcome.kind.value] += 1
             if outcome.kind in UNSUCCESSFUL:
-                failed[claimed.id] = f"{claimed.type} {outcome.kind.value}:\n{outcome.traceback or outcome.error}"
-    if failed and raising:
-        problem = f"{plural(len(failed), 'job')} failed; to allow that: drain(raising=False)"
-        raise AssertionError("\n".join([problem, *failed.values()]))
-    counts: dict[str, Any] = dict(kinds)
-    return TickReport(ran=kinds.total(), next_due_at=clock.optional_moment(td.store.due(request).next_at), **counts)
+                done.failed[claimed.id] = f"{claimed.type} {outcome.kind.value}:\n{outcome.traceback or outcome.error}"
+    return done
 
 
 def _run(td: DjangoTreadle, claimed: ClaimedJob, state: State) -> Outcome | None:

@@ -24,9 +24,10 @@ from treadle.contrib.django import Backend, td
 from treadle.contrib.django.app import DjangoTreadle
 from treadle.contrib.django.backend import task_finished
 from treadle.contrib.django.testing import adrain, drain
-from treadle.errors import BlocksTheLoop
+from treadle.errors import BlocksTheLoop, TreadleError
 from treadle.job import Status
 from treadle.stores.rows import Token
+from treadle.testing import adrain as adrain_elsewhere
 from treadle.testing import assert_enqueued, refute_enqueued, temporary
 from treadle.testing import drain as drain_elsewhere
 
@@ -97,6 +98,43 @@ class Jobs:
         self.assertEqual(2, (await adrain()).completed)
         self.assertEqual(7, await td.aresult(job))
         self.assertEqual("cancelled", (await td.aget(other.id)).status)
+
+    def test_a_tick_runs_here_and_fires_schedules(self):
+        jobs = [tasks.ship.enqueue("o-1"), tasks.mail.enqueue("o-1"), tasks.pack.enqueue("o-2")]
+        tasks.label.using(start_within=1, run_at=timezone.now() - timedelta(hours=1)).enqueue(1)
+        td.schedules.put("soon", tasks.label, every=1, payload={"order": 8})
+        report = td.tick(max_jobs=2)
+        self.assertEqual((2, 2, 1), (report.ran, report.completed, report.cancelled))
+        self.assertLess(report.next_due_at, timezone.now())
+        self.assertEqual("completed", td.get(jobs[1].id).status)
+
+    def test_the_drain_of_treadle_runs_here(self):
+        result = tasks.ship.enqueue("o-1")
+        self.assertEqual(1, drain_elsewhere(td).completed)
+        self.assertEqual({"shipped": 1}, td.result(result.id))
+        tasks.fail.enqueue(1)
+        with self.assertRaisesRegex(AssertionError, "ValueError: attempt 1 of"):
+            drain_elsewhere(td)
+        for _ in range(3):
+            tasks.label.enqueue(1)
+        with self.assertRaisesRegex(AssertionError, "drain ran 1 jobs and more are due"):
+            drain_elsewhere(td, max_jobs=1)
+        with self.assertRaisesRegex(AssertionError, "drain has run for 1e-06 s, and more jobs are due"):
+            drain_elsewhere(td, max_seconds=1e-6)
+
+    async def test_an_async_test_ticks_and_drains_here(self):
+        await tasks.mail.aenqueue("o-1")
+        self.assertEqual(1, (await adrain_elsewhere(td)).completed)
+        await tasks.mail.aenqueue("o-1")
+        with self.assertRaisesMessage(SynchronousOnlyOperation, "await td.atick()"):
+            td.tick()
+        self.assertEqual(1, (await td.atick()).completed)
+
+    def test_a_worker_is_refused_at_once(self):
+        tasks.label.enqueue(1)
+        with self.assertRaisesMessage(TreadleError, "from treadle.contrib.django.testing import drain"):
+            td.worker().start()
+        self.assertEqual(1, drain().completed)
 
     async def test_a_call_that_blocks_the_loop_is_named(self):
         with self.assertWarns(BlocksTheLoop) as caught, self.assertRaises(SynchronousOnlyOperation):
@@ -225,6 +263,15 @@ class Pages(TestCase):
             self.assertContains(self.client.get("/jobs/jobs"), job.id)
         done = self.client.post(f"/jobs/api/jobs/{job.id}/cancel", headers={"sec-fetch-site": "same-origin"})
         self.assertEqual((200, Status.CANCELLED), (done.status_code, td.get(job.id).status))
+
+    def test_the_dashboard_ticks_in_the_transaction_of_the_test(self):
+        self.log_in("view_job", "change_job")
+        Order.objects.create(note="o-1")
+        result = tasks.ship.enqueue("o-1")
+        same, url = {"sec-fetch-site": "same-origin"}, "/jobs/api/jobs/tick"
+        ticked = self.client.post(url, {}, content_type="application/json", headers=same)
+        self.assertContains(ticked, '"completed":1')
+        self.assertEqual({"shipped": 1}, td.result(result.id))
 
     def test_a_program_needs_a_token_and_is_not_sent_to_a_login(self):
         self.assertEqual(401, self.client.get("/jobs/api/stats").status_code)
