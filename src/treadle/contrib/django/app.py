@@ -230,7 +230,7 @@ def close_connections(ctx: Context) -> Generator[None]:
 @contextmanager
 def old_connections_closed() -> Generator[None]:
     """Close the connections that are too old or broken, before and after it, as Django does around each request."""
-    if _is_testing() or in_callers_thread.get():  # a test needs its connection, and a caller
+    if in_callers_thread.get():  # who may be using them
         yield
         return
     is_on_loop = not isinstance(caller(), int)  # where the ORM has a thread for itself
@@ -247,9 +247,17 @@ def old_connections_closed() -> Generator[None]:
 
 def _close_outside_atomic() -> None:
     """As `close_old_connections` of Django, which would also close one inside `atomic()`: its transaction would be
-    discarded, and nothing would raise."""
+    discarded, and nothing would raise. While tests run, close all but those of the test's own thread: Django cannot
+    drop a database in which a session is left."""
+    in_test = _is_testing()
+    if in_test and threading.current_thread() is threading.main_thread():
+        return
     for connection in connections.all(initialized_only=True):
-        if not connection.in_atomic_block:
+        if connection.in_atomic_block:
+            continue
+        if in_test:
+            connection.close()
+        else:
             connection.close_if_unusable_or_obsolete()
 
 
