@@ -42,6 +42,7 @@ PURE = {
     "diagnosis",
     "pauses",
     "problems",
+    "program",
     "prometheus",
     "reasons",
     "schedule",

@@ -7,11 +7,15 @@ from collections.abc import Collection
 from typing import Any
 
 from treadle.error_text import hashed, hint, nearest, shown
+from treadle.program import as_called
 from treadle.redact import without_password
 
 
 class TreadleError(Exception):
     """The base of all errors that treadle raises."""
+
+    def __str__(self) -> str:
+        return as_called(super().__str__())
 
 
 # Declaring jobs
@@ -257,8 +261,7 @@ class WorkerLost(TreadleError):
     """This worker was declared dead. It cannot claim or settle under its old id."""
 
     def __init__(self, worker: str) -> None:
-        problem = f"worker {worker} was declared dead because it sent no heartbeat"
-        super().__init__(f"{problem}; it drops its jobs and registers again")
+        super().__init__(f"worker {worker} was declared dead: it sent no heartbeat; it drops its jobs and starts again")
         self.worker = worker
 
 

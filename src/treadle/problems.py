@@ -13,6 +13,7 @@ from treadle.filters import Filter
 from treadle.job import Status, Usage
 from treadle.limits import FullLimit
 from treadle.pauses import Pause, forgotten_text, is_forgotten
+from treadle.program import as_called
 from treadle.reasons import ReasonCode
 from treadle.units import format_duration, format_microseconds, format_utc, plural
 from treadle.wait_diagnosis import Held, LongWait, why_blocked
@@ -36,6 +37,9 @@ class Problem(msgspec.Struct, frozen=True):
     next: str
     filter: str = ""
     """The jobs that it is about."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "next", as_called(self.next))
 
 
 def unhandled(counts: Iterable[Mapping[str, Any]], living: Sequence[WorkerRow]) -> list[dict[str, Any]]:

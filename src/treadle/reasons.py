@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from treadle.job import Status
+from treadle.program import as_called
 
 
 class ReasonCode(StrEnum):
@@ -51,6 +52,9 @@ class Reason(msgspec.Struct, frozen=True):
     text: str
     way_out: str
     data: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "way_out", as_called(self.way_out))
 
 
 class Why(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from treadle.clock import optional_moment
 from treadle.codec import decode_as
 from treadle.diagnosis import alive
 from treadle.problems import Problem
+from treadle.program import as_called
 from treadle.schedule import LATE, Schedule, SchedulePause, latest, next_after, next_moments
 from treadle.units import format_microseconds, format_utc, plural
 
@@ -100,6 +101,9 @@ class ScheduleReason(msgspec.Struct, frozen=True):
     way_out: str
     at: datetime | None = None
     """The moment that it is about."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "way_out", as_called(self.way_out))
 
 
 class ScheduleWhy(msgspec.Struct, frozen=True, kw_only=True):

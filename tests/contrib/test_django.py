@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import django
+import psycopg
 import pytest
 
 from tests import stores
@@ -64,6 +65,17 @@ events = client.get("/jobs/api/events")
 print(page.status_code, b'"/jobs/static/' in page.content, done.status_code, td.get(job.id).status, events.status_code)
 """
 
+CALLED = """
+from django.test import Client
+from treadle.contrib.django import td
+from treadle.errors import SchemaTooOld, WorkerQuiet
+from tests.contrib.django_project.shop.tasks import label
+print(td.why(label.enqueue(1).id))
+print(td.schedules.put("s", label, every=3600, payload={"order": 1}) and td.schedules.why("s"))
+print(td.problems()[0].next)
+print(WorkerQuiet("w-1"), SchemaTooOld("jobs", 1, 2))
+print(Client().get("/jobs/api/stats").json()["next"])
+"""
 PARTS = """
 from django.db import transaction
 from django.db.transaction import TransactionManagementError
@@ -94,6 +106,10 @@ for rolled_back in (True, False):
             print(str(error).rpartition("; ")[2])
         transaction.set_rollback(rolled_back)
     show()
+"""
+ENQUEUE = """
+from tests.contrib.django_project.shop.tasks import label
+label.enqueue(1)
 """
 OUTBOX = """
 from django.core.mail import get_connection, send_mail
@@ -341,6 +357,12 @@ def test_recommended_commands_are_of_manage_py(project: Project) -> None:
     id = project.manage("treadle", "enqueue", "label", "order:=1").split()[0]
     assert "start one: python manage.py treadle worker\n" in project.manage("treadle", "jobs", "why", id)
     assert "→ python manage.py treadle jobs ls\n" in project.manage("treadle", "jobs", "why", "0" * 26, code=4)
+    said = project.manage("shell", "-c", CALLED)
+    assert said.count("start one: python manage.py treadle worker\n") == 3, said
+    assert "to run it now: python manage.py treadle schedules run s\n" in said
+    assert "let it claim again: python manage.py treadle workers resume w-1 " in said
+    assert "needs 2; run: python manage.py migrate\n" in said
+    assert "(python manage.py treadle tokens create)" in said
 
 
 def test_a_command_before_migrate_says_to_migrate(tmp_path: Path) -> None:
@@ -354,6 +376,28 @@ def test_a_command_before_migrate_says_to_migrate(tmp_path: Path) -> None:
     assert empty == f"✗ {tmp_path}/db.sqlite3 has no treadle tables\n→ python manage.py migrate\n"
     other = project.manage("treadle", "stats", "--db", "sqlite:///nowhere.db", code=3)
     assert "→ python manage.py treadle db upgrade --db sqlite:///" in other
+
+
+def test_a_role_that_may_not_create_the_tables_is_told_what_its_owner_does(
+    python6: str, tmp_path: Path, postgres_url: str
+) -> None:
+    """By each command of the project, and by an enqueue."""
+    with psycopg.connect(postgres_url, autocommit=True) as owner:
+        owner.execute("CREATE ROLE shop_clerk LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO shop_clerk")
+        try:
+            as_clerk = postgres_url.replace("://postgres@", "://shop_clerk@")
+            project = Project(python6, tmp_path, as_clerk)
+            migrated = project.manage("migrate", code=1)
+            worked = project.manage("treadle_worker", "--burst", code=3)
+            enqueued = project.manage("shell", "-c", ENQUEUE, code=1)
+        finally:
+            owner.execute("DROP OWNED BY shop_clerk CASCADE; DROP ROLE shop_clerk")
+    [[database]] = stores.rows(postgres_url, "SELECT current_database()")
+    granted = f"have its owner run: GRANT CREATE ON DATABASE {database} TO shop_clerk; then: python manage.py migrate"
+    for said in (migrated, worked, enqueued):
+        assert granted in said
+    assert "\nCommandError: " in migrated
+    assert not [said for said in (migrated, worked, enqueued) if "treadle db" in said]
 
 
 def test_all_that_is_written_inside_atomic_commits_with_it(project: Project) -> None:

@@ -22,6 +22,7 @@ from treadle.dedupe import key_for
 from treadle.errors import BadFilter, BadOption
 from treadle.filters import Filter
 from treadle.outcome import Outcome, OutcomeKind
+from treadle.program import Program, _called
 from treadle.redact import DEFAULT, without_password
 from treadle.stores.libsql import url as libsql_url
 from treadle.stores.postgres import roles
@@ -217,6 +218,7 @@ DOORS: dict[str, Door] = {
     "a line is cleaned": lambda text: (output.clean(text), logs.printable(text)),
     "an option is checked": options,
     "a hint gets options": Shared(db="sqlite:///a.db", app="app:td").hint,
+    "a text names the program": lambda text: _called(text, Program("manage.py treadle", "app:td", "migrate", "GRANT")),
 }
 
 
@@ -253,6 +255,7 @@ SEES = {
     "cli.base": {"HINTED", "Shared"},
     "ids": {"_ID", "ids_from"},
     "filters": {"_TERM", "_VALUE", "_COMPARED", "_BROKEN", "_value", "is_index", "_quoted"},
+    "program": {"_called"},
     "redact": {
         *("_WORD_ENDS", "_any_of", "_SEPARATOR", "_REVERSED_NAME", "_QUOTED", "_PIECE", "_PEM", "_LITERAL", "_SCHEME"),
         *("_NUMBERS", "_BARE", "_LINE", "_CONTINUED", "_USER", "_INSIDE_QUOTES", "_UP_TO_SPACE", "_SECRET"),

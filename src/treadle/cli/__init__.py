@@ -13,6 +13,7 @@ import click
 from treadle.cli.base import Shared, shared_options
 from treadle.cli.errors import caught
 from treadle.error_text import nearest
+from treadle.program import program
 
 
 class Lazy(NamedTuple):
@@ -89,10 +90,8 @@ click.version_option(package_name="treadle", message="treadle %(version)s")(cli)
 cli.params += shared_options(variables=True)
 
 
-def main(program: str = "treadle", upgrade: str = "") -> None:
-    """`program`: how the user calls it, as the help and recommended commands show it. `upgrade`: the command that
-    creates and upgrades the database of this program, if it is not `treadle db upgrade`."""
+def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a ✓ that the terminal cannot show must not fail the command
-    cli(prog_name=program, obj=Shared(program=program, upgrade=upgrade))
+    cli(prog_name=program().name, obj=Shared())

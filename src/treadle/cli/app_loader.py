@@ -19,6 +19,7 @@ from treadle.app import Treadle
 from treadle.cli.base import Shared
 from treadle.cli.errors import DATABASE, CommandError
 from treadle.errors import TreadleError
+from treadle.program import program
 from treadle.redact import Redactor, merged
 from treadle.settings import DEFAULT_URL, URL_VARIABLE, database_url
 from treadle.stores import open_store
@@ -88,8 +89,8 @@ def must_be_ready(shared: Shared, store: Store) -> None:
         what, cause, next = f"{store.where} {lacks}", "", upgrade
     else:
         return
-    if shared.upgrade and not shared.db:  # this program knows its database
-        cause, next = "", shared.upgrade
+    if program().upgrade and not shared.db:  # this program knows its database
+        cause, next = "", program().upgrade
     raise CommandError(what, cause, next=next, code=DATABASE)
 
 

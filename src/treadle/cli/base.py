@@ -18,6 +18,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from treadle.errors import TreadleError
+from treadle.program import COMMAND, program
 from treadle.redact import OFF, Redactor, without_password
 from treadle.stores.base import Store
 from treadle.stores.rows import AuditRow
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from treadle.app import Treadle
 
 
-COMMANDS = "jobs|workers|doctor|db|stats|limits|schedules|batches|queues|tokens|(?P<takes_app>worker|tick)"
-HINTED = re.compile(rf"(?<!`)\btreadle (?=(?:{COMMANDS})\b)")
+HINTED = re.compile(rf"(?<!`)(?:\bpython manage\.py )?{COMMAND}")
 """Where options go in a command that a text recommends. `treadle worker` in backticks is only its name."""
 
 
@@ -44,8 +44,7 @@ class Shared:
     reveal: bool = False
     app: str | None = None
     target: str | None = None  # the app, as an argument
-    program: str = "treadle"  # how the user calls it
-    upgrade: str = ""  # what creates and upgrades the database of another program
+    program: str = ""  # how the user calls it, if not as the whole process says
 
     @cached_property
     def out(self) -> Console:
@@ -87,17 +86,18 @@ class Shared:
     def hint(self, text: str) -> str:
         """A text whose `treadle …` commands can be pasted: with the program, --db and --app of this call, without a
         password. A program that is not treadle itself knows its app."""
-        app = shlex.quote(self.app or self.target or "")
+        given, name = self.app or self.target or "", self.program or program().name
+        app = shlex.quote(given if given != program().app else "")
         of_db = f"--db {shlex.quote(without_password(self.db))} " if self.db else ""
         of_app = f"--app {app} " if app != "''" else ""
         named = text.rfind("--db")
 
         def with_options(found: re.Match[str]) -> str:
             options = "" if found.start() < named else of_db or ("" if found["takes_app"] else of_app)
-            return f"{self.program} {options}"
+            return f"{name} {options}"
 
         text = HINTED.sub(with_options, text)
-        argument = f" {app}" if of_app else " app:td" if self.program == "treadle" else ""
+        argument = f" {app}" if of_app else " app:td" if name == "treadle" else ""
         return re.sub(r"\b(worker|tick) app:td", lambda found: f"{found[1]}{argument}", text)
 
     def printed_json(self, value: Any) -> bool:

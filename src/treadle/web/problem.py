@@ -9,6 +9,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from treadle import errors
+from treadle.program import as_called
 from treadle.redact import without_password
 
 MEDIA = "application/problem+json"
@@ -76,7 +77,7 @@ class HTTPProblem(Exception):
     def __init__(self, status: int, detail: str, next: str, *, code: str = "", headers: Mapping[str, str] = {}) -> None:
         super().__init__(detail)
         code = code or TITLES[status].lower().replace(" ", "-")
-        self.details = ProblemDetails(f"urn:treadle:problem:{code}", TITLES[status], status, detail, next)
+        self.details = ProblemDetails(f"urn:treadle:problem:{code}", TITLES[status], status, detail, as_called(next))
         self.headers = headers
 
 

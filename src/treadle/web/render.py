@@ -14,6 +14,7 @@ import jinja2
 from treadle.filters import Filter
 from treadle.ids import worker_name
 from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, WAITING
+from treadle.program import as_called
 from treadle.units import format_duration
 from treadle.version import __version__
 from treadle.views import attempt_outcome
@@ -53,7 +54,7 @@ TEMPLATES.globals.update(
     duration=format_duration,
     **{
         function.__name__: function
-        for function in (number, times, share, money, short, sentence, attempt_outcome, worker_name)
+        for function in (as_called, number, times, share, money, short, sentence, attempt_outcome, worker_name)
     },
 )
 

@@ -10,15 +10,21 @@ from typing import Any
 
 from django import get_version
 from django.apps import AppConfig
+from django.conf import settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
 from django.db.models.signals import post_migrate
 from django.utils.module_loading import autodiscover_modules
 
 from treadle.contrib.django.app import project_app
 from treadle.contrib.django.checks import check_settings
 from treadle.contrib.django.conf import url_of
+from treadle.errors import TreadleError
+from treadle.program import Program, use_program
 from treadle.stores import open_store
+
+NAME, APP = "python manage.py treadle", "treadle.contrib.django:td"
 
 
 class TreadleConfig(AppConfig):
@@ -28,6 +34,7 @@ class TreadleConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        use_program(_program())
         checks.register(check_settings)
         post_migrate.connect(upgrade, sender=self)
         try:
@@ -36,6 +43,21 @@ class TreadleConfig(AppConfig):
             if error.name not in ("django.tasks", "django_tasks"):
                 raise
             raise _without_tasks(error.name) from error
+
+
+def _program() -> Program:
+    """What the texts of treadle recommend in this project."""
+    alias = project_app().alias
+    if alias is None:
+        return Program(NAME, APP)
+    options = settings.DATABASES.get(alias, {})
+    database, role = (_sql_name(options.get(key)) for key in ("NAME", "USER"))
+    return Program(NAME, APP, "python manage.py migrate", f"GRANT CREATE ON DATABASE {database} TO {role}")
+
+
+def _sql_name(name: Any) -> str:
+    text = str(name or "…")
+    return text if text == text.lower() and (text.isidentifier() or not name) else f'"{text}"'
 
 
 def _without_tasks(missing: str) -> ImproperlyConfigured:
@@ -62,8 +84,12 @@ def upgrade(using: str, verbosity: int = 1, stdout: Any = None, plan: Any = None
             app.joined.empty()
         return
     store = open_store(url_of(using))
-    before, now = store.schema(), store.upgrade()
-    store.close()
+    try:
+        before, now = store.schema(), store.upgrade()
+    except TreadleError as error:
+        raise CommandError(str(error)) from error
+    finally:
+        store.close()
     if verbosity and before != now:
         done = f"upgraded from schema {before} to {now}" if before else f"created, with schema {now}"
         print(f"  The tables of treadle are {done}.", file=stdout)

@@ -11,8 +11,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, handle_default_options
 
 from treadle.contrib.django.app import project_app
-
-APP = "treadle.contrib.django:td"
+from treadle.program import program
 
 
 class Command(BaseCommand):
@@ -42,6 +41,6 @@ class Command(BaseCommand):
         here = sys.path[0] or os.getcwd()  # the processes of workers have to find the project, too
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")]))
         os.environ["TREADLE_URL"] = url
-        os.environ["TREADLE_APP"] = APP
+        os.environ["TREADLE_APP"] = program().app
         sys.argv = ["treadle", *self.before, *args]
-        main("python manage.py treadle", upgrade="" if app.alias is None else "python manage.py migrate")
+        main()
