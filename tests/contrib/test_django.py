@@ -472,6 +472,24 @@ def test_settings_are_checked(python6: str, tmp_path: Path) -> None:
         assert all(problem in said for problem in problems), said
 
 
+OTHER_APPS = """
+from treadle import Treadle
+from treadle.contrib.django import td
+other, kept = Treadle(), Treadle("sqlite:///kept.db")
+"""
+
+
+def test_a_second_treadle_is_warned_of(python6: str, tmp_path: Path) -> None:
+    """If its URL was left out. Its jobs would be in a file that no worker of the project knows."""
+    (tmp_path / "sale").mkdir()
+    (tmp_path / "sale" / "tasks.py").write_text(OTHER_APPS)
+    settings = "from tests.contrib.django_project.settings import *\nINSTALLED_APPS.append('sale')"
+    (tmp_path / "its_settings.py").write_text(settings)
+    said = Project(python6, tmp_path).manage("check", "--settings", "its_settings", "--pythonpath", str(tmp_path))
+    assert f"(treadle.W003) sale.tasks.other = Treadle() keeps its jobs in {ROOT}/treadle.db, and" in said
+    assert said.count("treadle.W003") == 1, said
+
+
 WRONG = {
     "TREADLE = {'RETENTON': 1}": (
         "treadle.E001",

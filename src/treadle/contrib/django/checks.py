@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
-from treadle.contrib.django.app import project_app
+from treadle.app import Treadle
+from treadle.contrib.django.app import DjangoTreadle, project_app
 from treadle.contrib.django.conf import BadSetting, url_of
+from treadle.settings import database_url
+from treadle.stores import open_store
 from treadle.stores.sqlite.checkpoint import wal_reset_race
 
+T = TypeVar("T")
 IMMEDIATE = '"OPTIONS": {"transaction_mode": "IMMEDIATE"}'
 NO_CHECKPOINTS = '"OPTIONS": {"init_command": "PRAGMA wal_autocheckpoint = 0"}'
 
@@ -27,11 +33,32 @@ def check_settings(app_configs: Any, **_: Any) -> list[CheckMessage]:
     except BadSetting as error:
         return [_error(error)]
     connection = connections[app.alias]
-    return _check_sqlite(connection) if connection.vendor == "sqlite" else []
+    of_sqlite = _check_sqlite(connection) if connection.vendor == "sqlite" else []
+    return [*of_sqlite, *_check_other_apps()]
 
 
 def _error(error: BadSetting) -> Error:
     return Error(error.problem, hint=error.way_out, id=error.id)
+
+
+def _check_other_apps() -> Iterator[Warning]:
+    """A `td = Treadle()`, as other pages have it, has a database of its own that no worker of the project knows."""
+    default = open_store(database_url(None)).where
+    for module, name, found in _values(Treadle):
+        if not isinstance(found, DjangoTreadle) and found.store.where == default:
+            problem = f"{module}.{name} = Treadle() keeps its jobs in {default}, and not in the project's database."
+            hint = "Write: from treadle.contrib.django import td. If you want two, pass a URL: Treadle('sqlite:///…')."
+            yield Warning(problem, hint=hint, id="treadle.W003")
+
+
+def _values(kind: type[T]) -> Iterator[tuple[str, str, T]]:
+    """The module, the name and the value of all that modules have of this class, each value once."""
+    seen: set[int] = set()
+    for module_name, module in sorted(sys.modules.items()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if issubclass(type(value), kind) and id(value) not in seen:  # isinstance would evaluate lazy objects
+                seen.add(id(value))
+                yield module_name, name, value
 
 
 def _check_sqlite(connection: Any) -> list[CheckMessage]:
