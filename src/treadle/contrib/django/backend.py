@@ -43,8 +43,10 @@ else:
             way_out = "install it: pip install django-tasks; Django 6 has tasks of its own"
             raise ImproperlyConfigured(f"Django {django.__version__} has no tasks; {way_out}") from None
 
-OPTIONS = ("max_attempts", "timeout", "backoff", "concurrency", "limits", "fair", "logs")
+OPTIONS = ("max_attempts", "timeout", "backoff", "concurrency", "limits", "logs")
 """What `OPTIONS` may have: options of `@td.job`, for all tasks of the backend."""
+PER_ARGUMENT = "count by a keyword argument of the tasks: per='payload.kwargs.customer'; or declare a job with @td.job"
+NOT_FAIR = "tasks of Django have no tenant that could take turns; declare a job: @td.job(fair='tenant')"
 STATUSES = {
     Status.PENDING: TaskResultStatus.READY,
     Status.BLOCKED: TaskResultStatus.READY,
@@ -65,10 +67,16 @@ class Backend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, dict(params))
+        if "fair" in self.options:
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS'] has 'fair', and {NOT_FAIR}")
         for name in self.options:
             if name not in OPTIONS:
                 known = ", ".join(OPTIONS)
                 raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS'] has {name!r}; it may have {known}")
+        for value in self.options.get("limits", ()):
+            if getattr(value, "per", None) in ("tenant", "subject"):
+                problem = f"TASKS[{alias!r}]['OPTIONS'] has {value!r}, and tasks of Django have no {value.per}"
+                raise ImproperlyConfigured(f"{problem}; {PER_ARGUMENT}")
 
     @property
     def td(self) -> DjangoTreadle:

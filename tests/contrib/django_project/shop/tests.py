@@ -20,6 +20,7 @@ from django.utils import timezone
 from tests.contrib.django_project.shop import tasks
 from tests.contrib.django_project.shop.models import Order
 from tests.eventually import eventually
+from treadle import Limit
 from treadle.api_tokens import hash_of, new_secret
 from treadle.contrib.django import Backend, td
 from treadle.contrib.django.app import DjangoTreadle
@@ -31,6 +32,7 @@ from treadle.stores.rows import Token
 from treadle.testing import adrain as adrain_elsewhere
 from treadle.testing import assert_enqueued, refute_enqueued, temporary
 from treadle.testing import drain as drain_elsewhere
+from treadle.worker.chores import published_types
 
 
 class Jobs:
@@ -311,7 +313,7 @@ class Pages(TestCase):
         self.assertNotContains(page, "open-sesame")
 
 
-def print_nothing():
+def print_nothing(customer=""):
     pass
 
 
@@ -322,6 +324,23 @@ class Settings(TestCase):
     def test_a_backend_with_an_unknown_option_is_refused(self):
         with self.assertRaisesRegex(ImproperlyConfigured, "has 'retries'; it may have max_attempts"):
             Backend("default", {"OPTIONS": {"retries": 3}})
+
+    def test_options_that_would_do_nothing_are_refused(self):
+        with self.assertRaisesRegex(ImproperlyConfigured, "have no tenant; count by .* per='payload.kwargs.customer'"):
+            Backend("default", {"OPTIONS": {"limits": [Limit("exports", concurrency=1, per="tenant")]}})
+        with self.assertRaisesRegex(ImproperlyConfigured, "has 'fair', and tasks of Django have no tenant"):
+            Backend("default", {"OPTIONS": {"fair": "tenant"}})
+
+    def test_a_limit_counts_by_a_keyword_argument(self):
+        limit = Limit("of-tests", concurrency=1, per="payload.kwargs.customer")
+        self.addCleanup(td.registry._functions.pop, f"{__name__}.print_nothing")
+        backend = {"BACKEND": "treadle.contrib.django.Backend", "OPTIONS": {"limits": [limit]}}
+        with self.settings(TASKS={"default": backend}):
+            export = tasks.task(print_nothing)
+            td.store.publish(published_types(td))  # as a worker does when it starts
+            for customer in ("acme", "acme", "other"):
+                export.enqueue(customer=customer)
+            self.assertEqual(2, len(td.claim(10)))
 
     def test_what_is_wrong_is_named_with_its_setting(self):
         with self.assertRaisesRegex(ImproperlyConfigured, "TREADLE: retention=7: .* a timedelta"):
