@@ -15,7 +15,7 @@ from treadle.codec import as_json
 from treadle.context import Context
 from treadle.dedupe import Dedupe, DedupeOption
 from treadle.errors import BadHandler, BadOption, DuplicateType, TreadleError, UnknownOption, UnknownType
-from treadle.function import AnyJob, JobFunction
+from treadle.function import KNOWN_SCHEDULE_OPTIONS, AnyJob, JobFunction
 from treadle.limits import Limit, checked_limits
 from treadle.middleware import Around, L, M, Wrapper
 from treadle.schedule import NewSchedule
@@ -53,6 +53,7 @@ class JobOptions(TypedDict, total=False):
 
 
 KNOWN_JOB_OPTIONS = frozenset(JobOptions.__annotations__)
+OF_SCHEDULE = "it is an option of a schedule: job.schedule('name', every=60)"
 
 
 class JobType(msgspec.Struct, kw_only=True):
@@ -147,7 +148,7 @@ class Registry:
 
     def _add(self, handler: Callable[..., Any], options: JobOptions) -> AnyJob:
         for option in options.keys() - KNOWN_JOB_OPTIONS:
-            raise UnknownOption(option, KNOWN_JOB_OPTIONS)
+            raise UnknownOption(option, KNOWN_JOB_OPTIONS, OF_SCHEDULE if option in KNOWN_SCHEDULE_OPTIONS else "")
         declared: AnyJob = JobFunction(_job_type(handler, options), self)
         self._refuse_a_second(declared)
         if options.get("zone") is not None and options.get("cron") is None:

@@ -31,7 +31,7 @@ LATE = 60 * clock.SECOND
 WITHIN = 3600 * clock.SECOND
 MOST_MISSED = 100
 """What `missed="all"` fires of an outage: moments of the last hour, and at most this many."""
-FIVE_FIELDS = "minute hour day month weekday, as in '30 8 * * 1-5'; for seconds use every="
+FIVE_FIELDS = "minute hour day month weekday, as in '30 8 * * 1-5'; for seconds: job.schedule('name', every=60)"
 LONGEST = 366 * 86_400.0
 
 

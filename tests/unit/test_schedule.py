@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from treadle import clock, schedule
 from treadle.clock import SECOND
 from treadle.declarations import remembered, wins
-from treadle.errors import BadOption
+from treadle.errors import BadOption, UnknownOption
 from treadle.ids import id_at, is_id
+from treadle.registry import Registry
 from treadle.schedule import (
     LATE,
     Admitted,
@@ -225,3 +227,16 @@ def test_a_bad_rule_is_refused_and_named(options: tuple[object, ...], named: str
     with pytest.raises(BadOption) as caught:
         checked_rule(*options)
     assert caught.value.option == named
+
+
+@pytest.mark.parametrize(
+    ("option", "error", "text"),
+    [
+        ({"cron": "0 3 * *"}, BadOption, r"cron='0 3 \* \*': .*; for seconds: "),
+        ({"every": 60}, UnknownOption, "unknown option 'every'; .*; it is an option of a schedule: "),
+    ],
+)
+def test_a_job_in_seconds_is_a_schedule(option: dict[str, Any], error: type[Exception], text: str) -> None:
+    """The decorator takes cron alone."""
+    with pytest.raises(error, match=rf"{text}job\.schedule\('name', every=60\)"):
+        Registry().job(**option)(clock.now)
