@@ -483,11 +483,27 @@ def test_a_second_treadle_is_warned_of(python6: str, tmp_path: Path) -> None:
     """If its URL was left out. Its jobs would be in a file that no worker of the project knows."""
     (tmp_path / "sale").mkdir()
     (tmp_path / "sale" / "tasks.py").write_text(OTHER_APPS)
-    settings = "from tests.contrib.django_project.settings import *\nINSTALLED_APPS.append('sale')"
-    (tmp_path / "its_settings.py").write_text(settings)
-    said = Project(python6, tmp_path).manage("check", "--settings", "its_settings", "--pythonpath", str(tmp_path))
+    said = _checked(python6, tmp_path, "INSTALLED_APPS.append('sale')")
     assert f"(treadle.W003) sale.tasks.other = Treadle() keeps its jobs in {ROOT}/treadle.db, and" in said
     assert said.count("treadle.W003") == 1, said
+
+
+def _checked(python: str, folder: Path, lines: str) -> str:
+    """What the check says with these further lines of settings."""
+    (folder / "its_settings.py").write_text(f"from tests.contrib.django_project.settings import *\n{lines}\n")
+    return Project(python, folder).manage("check", "--settings", "its_settings", "--pythonpath", str(folder))
+
+
+def test_what_is_wrong_with_tasks_is_warned_of(python6: str, tmp_path: Path) -> None:
+    said = _checked(python6, tmp_path, "TASKS['default']['max_attempts'] = 9")
+    assert "(treadle.W004) TASKS['default'] has 'max_attempts', which nothing reads." in said
+    assert "HINT: Move it into OPTIONS: \"OPTIONS\": {'max_attempts': …}, which may have max_attempts, timeout" in said
+    (tmp_path / "sale").mkdir()
+    (tmp_path / "sale" / "tasks.py").write_text("from django.tasks import task\n@task\ndef mail(): pass")
+    without = "del TASKS; INSTALLED_APPS[-1:] = [{}]; ROOT_URLCONF = 'treadle.contrib.django.urls'"
+    said = _checked(python6, tmp_path, without.format("'sale'"))
+    assert "(treadle.W005) There is no setting TASKS, so that Django runs sale.tasks.mail at once" in said
+    assert "no issues" in _checked(python6, tmp_path, without.format(""))
 
 
 WRONG = {

@@ -17,6 +17,7 @@ from django.utils import timezone
 from treadle.backoff import DEFAULT
 from treadle.context import Context
 from treadle.contrib.django.app import DjangoTreadle, project_app
+from treadle.contrib.django.conf import TASK_OPTIONS
 from treadle.errors import BadOption
 from treadle.ids import is_id
 from treadle.job import Attempt, Job, Status
@@ -43,8 +44,6 @@ else:
             way_out = "install it: pip install django-tasks; Django 6 has tasks of its own"
             raise ImproperlyConfigured(f"Django {django.__version__} has no tasks; {way_out}") from None
 
-OPTIONS = ("max_attempts", "timeout", "backoff", "concurrency", "limits", "logs")
-"""What `OPTIONS` may have: options of `@td.job`, for all tasks of the backend."""
 PER_ARGUMENT = "count by a keyword argument of the tasks: per='payload.kwargs.customer'; or declare a job with @td.job"
 NOT_FAIR = "tasks of Django have no tenant that could take turns; declare a job: @td.job(fair='tenant')"
 STATUSES = {
@@ -70,8 +69,8 @@ class Backend(BaseTaskBackend):
         if "fair" in self.options:
             raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS'] has 'fair', and {NOT_FAIR}")
         for name in self.options:
-            if name not in OPTIONS:
-                known = ", ".join(OPTIONS)
+            if name not in TASK_OPTIONS:
+                known = ", ".join(TASK_OPTIONS)
                 raise ImproperlyConfigured(f"TASKS[{alias!r}]['OPTIONS'] has {name!r}; it may have {known}")
         for value in self.options.get("limits", ()):
             if getattr(value, "per", None) in ("tenant", "subject"):

@@ -6,17 +6,20 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
 from django.db import connections
 
 from treadle.app import Treadle
 from treadle.contrib.django.app import DjangoTreadle, project_app
-from treadle.contrib.django.conf import BadSetting, url_of
+from treadle.contrib.django.conf import TASK_OPTIONS, BadSetting, url_of
 from treadle.settings import database_url
 from treadle.stores import open_store
 from treadle.stores.sqlite.checkpoint import wal_reset_race
 
 T = TypeVar("T")
+OF_BACKENDS = {"BACKEND", "QUEUES", "OPTIONS", "ENQUEUE_ON_COMMIT"}
+"""What Django reads of each of `TASKS`."""
 IMMEDIATE = '"OPTIONS": {"transaction_mode": "IMMEDIATE"}'
 NO_CHECKPOINTS = '"OPTIONS": {"init_command": "PRAGMA wal_autocheckpoint = 0"}'
 
@@ -34,7 +37,7 @@ def check_settings(app_configs: Any, **_: Any) -> list[CheckMessage]:
         return [_error(error)]
     connection = connections[app.alias]
     of_sqlite = _check_sqlite(connection) if connection.vendor == "sqlite" else []
-    return [*of_sqlite, *_check_other_apps()]
+    return [*of_sqlite, *_check_other_apps(), *_check_tasks()]
 
 
 def _error(error: BadSetting) -> Error:
@@ -49,6 +52,29 @@ def _check_other_apps() -> Iterator[Warning]:
             problem = f"{module}.{name} = Treadle() keeps its jobs in {default}, and not in the project's database."
             hint = "Write: from treadle.contrib.django import td. If you want two, pass a URL: Treadle('sqlite:///…')."
             yield Warning(problem, hint=hint, id="treadle.W003")
+
+
+def _check_tasks() -> Iterator[Warning]:
+    """TASKS. A project with jobs of treadle alone needs none."""
+    if not settings.is_overridden("TASKS"):
+        yield from _check_without_tasks()
+        return
+    for alias, one in settings.TASKS.items():
+        if not str(one.get("BACKEND", "")).startswith("treadle.contrib.django."):
+            continue
+        for key in one.keys() - OF_BACKENDS:
+            problem = f"TASKS[{alias!r}] has {key!r}, which nothing reads."
+            hint = f'Move it into OPTIONS: "OPTIONS": {{{key!r}: …}}, which may have {", ".join(TASK_OPTIONS)}.'
+            yield Warning(problem, hint=hint, id="treadle.W004")
+
+
+def _check_without_tasks() -> Iterator[Warning]:
+    of_django = [sys.modules.get(name) for name in ("django.tasks.base", "django_tasks.base")]
+    for kind in [module.Task for module in of_django if module is not None]:
+        if found := sorted(task.module_path for _, _, task in _values(kind)):
+            problem = f"There is no setting TASKS, so that Django runs {found[0]} at once, where it is enqueued."
+            hint = 'Write: TASKS = {"default": {"BACKEND": "treadle.contrib.django.Backend"}}'
+            yield Warning(problem, hint=hint, id="treadle.W005")
 
 
 def _values(kind: type[T]) -> Iterator[tuple[str, str, T]]:

@@ -15,6 +15,8 @@ from treadle.errors import BadOption, BadURL, MissingExtra, TreadleError
 
 SETTINGS = ("DATABASE", "URL", "RETENTION", "REDACT")
 MAY_HAVE = f"may have {', '.join(SETTINGS)}"
+TASK_OPTIONS = ("max_attempts", "timeout", "backoff", "concurrency", "limits", "logs")
+"""What `OPTIONS` in `TASKS` may have: options of `@td.job`, for all tasks of the backend."""
 NOT_LIBPQ = ("assume_role", "isolation_level", "pool", "server_side_binding", "cursor_factory", "context")
 """Options of Django's PostgreSQL backend that are its own."""
 
