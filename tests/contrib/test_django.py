@@ -107,6 +107,17 @@ for rolled_back in (True, False):
         transaction.set_rollback(rolled_back)
     show()
 """
+CALLS = """
+import os
+from django.core.management import call_command
+from tests.contrib.django_project.shop.tasks import label
+from treadle.contrib.django import td
+label.enqueue(1)
+before = dict(os.environ)
+call_command("treadle_worker", "--burst", "--concurrency", 2)
+call_command("treadle", "jobs", "ls")
+print([(job.type, str(job.status)) for job in td.jobs()], before == dict(os.environ))
+"""
 ENQUEUE = """
 from tests.contrib.django_project.shop.tasks import label
 label.enqueue(1)
@@ -351,6 +362,12 @@ tasks.ship.enqueue("o-1"), tasks.mail.enqueue("o-1"), tasks.apart.enqueue("o-1")
     }, said
     assert [1, {"shipped": 1}] == [jobs["apart"]["result"][0], jobs["ship"]["result"]]
     assert "200 True 200 cancelled 404" in project.manage("shell", "-c", DASHBOARD)
+
+
+def test_a_program_calls_the_commands(project: Project) -> None:
+    said = project.manage("shell", "-c", CALLS)
+    assert "treadle …" in re.sub(r"treadle \d\S*", "treadle …", said)
+    assert "\n[('label', 'completed')] True\n" in said
 
 
 def test_recommended_commands_are_of_manage_py(project: Project) -> None:

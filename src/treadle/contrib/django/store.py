@@ -29,7 +29,7 @@ from treadle.stores.rows import Claim, Settled
 from treadle.stores.shared import claim_settle
 from treadle.stores.shared.store import SQLStore
 from treadle.stores.sqlite import connection as sqlite_connection
-from treadle.stores.sqlite.schema import upgrade_in
+from treadle.stores.sqlite.schema import schema_in, upgrade_in
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.waits import NewSignal, Signal
 
@@ -160,6 +160,10 @@ class DjangoSQLite(OnDjango, SQLiteStore):
     def _begin(self, connection: sqlite3.Connection) -> sqlite_connection.Transaction:
         return sqlite_connection.Transaction(connection, self._clock(), Cursors(finds_ahead=False))
 
+    def schema(self) -> int:
+        found: int = self.database.write("other", schema_in, self.where)[0]
+        return found
+
     def upgrade(self) -> int:
         self.database.write("other", upgrade_in, self.where)
         return self.newest_schema()
@@ -171,7 +175,7 @@ def _postgres(alias: str) -> PostgresStore:
     except ModuleNotFoundError as error:  # Django itself would do with psycopg2
         raise MissingExtra("the database on PostgreSQL", str(error.name), "postgres-binary") from error
     from treadle.stores.postgres.notify import CHANNEL
-    from treadle.stores.postgres.schema import upgrade
+    from treadle.stores.postgres.schema import schema, upgrade
     from treadle.stores.postgres.sql import NOTIFY
     from treadle.stores.postgres.store import PostgresStore
 
@@ -187,6 +191,9 @@ def _postgres(alias: str) -> PostgresStore:
         def _notify(self, tx: Transaction) -> None:
             for queue in tx.queues:
                 tx.execute(NOTIFY, {"channel": CHANNEL, "text": queue})
+
+        def schema(self) -> int:
+            return schema(self.database)[0]
 
         def upgrade(self) -> int:
             return upgrade(self.database)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import sys
 from contextlib import redirect_stdout
@@ -12,7 +13,7 @@ from unittest.mock import patch
 
 from django.contrib.auth.models import Permission, User
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connection, transaction
 from django.test import Client, TestCase, TransactionTestCase
 from django.utils import timezone
@@ -368,6 +369,19 @@ class Settings(TestCase):
         ):
             Command().handle("jobs", "ls", "--help")
         self.assertIn("Usage: python manage.py treadle jobs ls [OPTIONS]", shown.getvalue())
+
+    def test_commands_are_called_on_the_jobs_of_the_test(self):
+        job = tasks.label.enqueue(1)
+        before = dict(os.environ)
+        call_command("treadle", "jobs", "ls", "--json", stdout=(shown := io.StringIO()))
+        self.assertEqual([job.id], [one["id"] for one in json.loads(shown.getvalue())["items"]])
+        call_command("treadle", "tick", stdout=io.StringIO())
+        self.assertEqual(1, td.result(job))
+        with self.assertRaisesMessage(CommandError, "treadle jobs show ffff has ended with exit code 4"):
+            call_command("treadle", "jobs", "show", "ffff", stderr=io.StringIO())
+        with self.assertRaisesMessage(CommandError, "from treadle.contrib.django.testing import drain"):
+            call_command("treadle_worker", "--burst")
+        self.assertEqual(before, dict(os.environ))
 
     def test_the_transaction_of_the_test_is_still_open(self):
         self.assertTrue(connection.in_atomic_block)
