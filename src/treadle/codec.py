@@ -50,7 +50,8 @@ def to_json(value: Any, type: str, where: str, what: str = "payload") -> str:
     except RecursionError:
         raise PayloadTooDeep(type, MAX_DEPTH, what) from None
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise NotJSON(where, value, f"{error}; pass numbers, strings, lists and dicts") from error
+        way_out = getattr(error, "way_out", "pass numbers, strings, lists and dicts")
+        raise NotJSON(where, value, f"{error}; {way_out}") from error
     if len(data) > MAX_BYTES:
         raise PayloadTooLarge(type, len(data), MAX_BYTES, what)
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _too_deep(data):

@@ -27,6 +27,17 @@ class OneOf(type):
         return True
 
 
+class NoForm(TypeError):
+    """JSON has no form for this value."""
+
+    def __init__(self, value: object) -> None:
+        kind = type(value)
+        super().__init__(f"Encoding objects of type {kind.__name__} is unsupported")
+        self.way_out = "pass numbers, strings, lists and dicts"
+        if hasattr(kind, "_meta") and hasattr(kind, "pk"):  # a model of Django
+            self.way_out = f"pass {kind.__name__.lower()}.pk, and load the row in the handler"
+
+
 def to_builtin(value: Any) -> Any:
     """The JSON form of a value, for msgspec, which asks for what it does not know."""
     if (adapter := _adapter(type(value))) is not None:
@@ -35,7 +46,7 @@ def to_builtin(value: Any) -> Any:
         return str(value)
     if isinstance(value, ZoneInfo) and value.key is not None:
         return value.key
-    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+    raise NoForm(value)
 
 
 def from_builtin(kind: Any, value: Any) -> Any:

@@ -9,6 +9,7 @@ import os
 import sys
 from contextlib import redirect_stdout
 from datetime import timedelta
+from functools import partial
 from unittest.mock import patch
 
 from django.contrib.auth.models import Permission, User
@@ -27,7 +28,7 @@ from treadle.contrib.django import Backend, td
 from treadle.contrib.django.app import DjangoTreadle
 from treadle.contrib.django.backend import task_finished
 from treadle.contrib.django.testing import adrain, drain
-from treadle.errors import BlocksTheLoop, TreadleError
+from treadle.errors import BlocksTheLoop, NotJSON, TreadleError
 from treadle.job import Status
 from treadle.stores.rows import Token
 from treadle.testing import adrain as adrain_elsewhere
@@ -178,6 +179,13 @@ class Jobs:
         with self.assertRaisesRegex(TypeError, r"tasks\.ship: missing a required argument: 'note'; it takes \(note: "):
             tasks.ship.enqueue()
         self.assertEqual("READY", tasks.fail.enqueue(1, 2).status)
+
+    def test_a_row_as_an_argument_is_refused_with_its_key(self):
+        row = Order.objects.get()
+        payloads = {"order": row}, {"order": [{"row": row}]}
+        for call in (lambda: tasks.ship.enqueue(row), *(partial(td.enqueue, "other", one) for one in payloads)):
+            with self.assertRaisesMessage(NotJSON, "Order is unsupported; pass order.pk, and load the row"):
+                call()
 
     def test_a_job_of_treadle_with_a_step_and_a_follow_up(self):
         job = tasks.pack.enqueue("o-2")
