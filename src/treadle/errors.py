@@ -224,7 +224,7 @@ class ResultTimeout(TreadleError, TimeoutError):
     """The job did not end within the timeout."""
 
     def __init__(self, id: str, seconds: float, status: str) -> None:
-        super().__init__(f"job {id} is still {status} after {seconds:g} s; wait longer, or look: td.get({id!r})")
+        super().__init__(f"job {id} is still {status} after {seconds:g} s; wait longer, or see why: td.why({id!r})")
         self.id, self.status = id, status
 
 

@@ -291,7 +291,9 @@ def test_the_same_key_twice_is_one_job_until_it_has_ended(td: Treadle) -> None:
 
 def test_result_waits_and_says_when_it_has_waited_long_enough(td: Treadle) -> None:
     job = td.enqueue("nobody_runs_this")
-    with pytest.raises(ResultTimeout, match=r"is still pending after 0\.05 s") as caught:
+    with pytest.raises(
+        ResultTimeout, match=r"is still pending after 0\.05 s; wait longer, or see why: td\.why\("
+    ) as caught:
         td.result(job.id, timeout=0.05)
     assert isinstance(caught.value, TimeoutError)
     with pytest.raises(ResultTimeout):
