@@ -21,6 +21,8 @@ class Program(NamedTuple):
     """What creates and upgrades its tables, if it is not `treadle db upgrade`."""
     by_owner: str = ""
     """What the owner of the database runs before, if the program's role may not create them."""
+    checkpointed: str = ""
+    """The SQLite file on which its own connections leave checkpoints to treadle."""
 
 
 _here = Program()

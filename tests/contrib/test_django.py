@@ -116,6 +116,7 @@ label.enqueue(1)
 before = dict(os.environ)
 call_command("treadle_worker", "--burst", "--concurrency", 2)
 call_command("treadle", "jobs", "ls")
+call_command("treadle", "doctor", "--quick")
 print([(job.type, str(job.status)) for job in td.jobs()], before == dict(os.environ))
 """
 ENQUEUE = """
@@ -368,6 +369,7 @@ def test_a_program_calls_the_commands(project: Project) -> None:
     said = project.manage("shell", "-c", CALLS)
     assert "treadle …" in re.sub(r"treadle \d\S*", "treadle …", said)
     assert "\n[('label', 'completed')] True\n" in said
+    assert "⚠ SQLite" not in said, said
 
 
 def test_recommended_commands_are_of_manage_py(project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import timeit
@@ -11,6 +12,7 @@ from typing import Any
 
 from treadle.cli.doctor import Finding, Level
 from treadle.cli.output import clean
+from treadle.program import program
 from treadle.stores.base import Store
 from treadle.stores.sqlite.checkpoint import wal_reset_race
 from treadle.stores.sqlite.store import SQLiteStore
@@ -30,7 +32,7 @@ def checks(store: SQLiteStore, status: Mapping[str, Any], *, quick: bool) -> Ite
         yield _integrity(store.check())
     yield _journal(status)
     yield _file_system(status["file_system"])
-    yield _sqlite(str(status["sqlite_version"]))
+    yield _sqlite(str(status["sqlite_version"]), left_to_treadle=_is_checkpointed(str(status["where"])))
     yield _log(status["log_bytes"])
     yield _disk(shutil.disk_usage(Path(status["where"]).parent).free)
 
@@ -57,10 +59,18 @@ def _file_system(kind: str | None) -> Finding:
     return Finding("disk", "ok", known)
 
 
-def _sqlite(version: str) -> Finding:
+def _is_checkpointed(where: str) -> bool:
+    """Whether the program, such as a Django project, leaves the checkpoints of this file to treadle."""
+    named = program().checkpointed
+    return bool(named) and os.path.realpath(where) == os.path.realpath(named)
+
+
+def _sqlite(version: str, *, left_to_treadle: bool) -> Finding:
     if not wal_reset_race(tuple(int(part) for part in version.split("."))):
         return Finding("sqlite", "ok", f"SQLite {version}")
     race = f"SQLite {version} has the WAL-reset race: a commit during a checkpoint can corrupt a file"
+    if left_to_treadle:
+        return Finding("sqlite", "ok", f"{race}. Your connections leave checkpoints to treadle, as they should")
     text = f"{race}. treadle checkpoints while no other connection can commit; your own connections do not"
     way_out = "on your own connections: PRAGMA wal_autocheckpoint=0; or a Python with SQLite 3.51.3, 3.50.7 or 3.44.6"
     return Finding("sqlite", "warning", text, way_out)

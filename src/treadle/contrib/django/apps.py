@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
 
@@ -52,7 +53,14 @@ def _program() -> Program:
         return Program(NAME, APP)
     options = settings.DATABASES.get(alias, {})
     database, role = (_sql_name(options.get(key)) for key in ("NAME", "USER"))
-    return Program(NAME, APP, "python manage.py migrate", f"GRANT CREATE ON DATABASE {database} TO {role}")
+    grant = f"GRANT CREATE ON DATABASE {database} TO {role}"
+    checkpointed = str(options.get("NAME", "")) if _leaves(options) else ""
+    return Program(NAME, APP, "python manage.py migrate", grant, checkpointed)
+
+
+def _leaves(options: Mapping[str, Any]) -> bool:
+    """Whether the connections of Django to SQLite leave checkpoints to treadle."""
+    return "wal_autocheckpoint" in str((options.get("OPTIONS") or {}).get("init_command"))
 
 
 def _sql_name(name: Any) -> str:
