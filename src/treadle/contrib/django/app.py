@@ -126,6 +126,11 @@ class DjangoTreadle(Treadle):
         """Whether a test runs, and has not chosen another database."""
         return self.joined is not None and self._is_ours() and _is_testing()
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether a test runs, wherever its jobs are: handlers use models, on the connection of the test."""
+        return self.alias is not None and _is_testing()
+
     def _is_ours(self) -> bool:
         """Whether the jobs are in a database of Django."""
         return self.alias is not None and self._chosen in (None, self.joined)
@@ -165,7 +170,7 @@ class DjangoTreadle(Treadle):
 
     def tick(self, *, max_jobs: int = 100, max_seconds: Duration = 10) -> TickReport:
         """`Treadle.tick`. In a test, it runs the jobs in this thread, on the connection of the test."""
-        if self.in_test:
+        if self.runs_here:
             from treadle.contrib.django.testing import tick_here
 
             return tick_here(self, max_jobs, in_seconds(max_seconds))
@@ -174,11 +179,11 @@ class DjangoTreadle(Treadle):
         return super().tick(max_jobs=max_jobs, max_seconds=max_seconds)
 
     def _drained_here(self, raising: bool, max_jobs: int, max_seconds: float) -> TickReport | None:
-        if not self.in_test:
+        if not self.runs_here:
             return None
-        from treadle.contrib.django.testing import drain_here
+        from treadle.contrib.django.testing import drain_and_fire
 
-        return drain_here(self, raising, max_jobs, max_seconds)
+        return drain_and_fire(self, raising, max_jobs, max_seconds)
 
     def result(self, job: Job[Any] | str, *, timeout: Duration = 60) -> Any:
         try:

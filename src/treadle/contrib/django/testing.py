@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from asgiref.sync import async_to_sync, sync_to_async
@@ -32,10 +32,9 @@ from treadle.outcome import UNSUCCESSFUL, Outcome
 from treadle.run_steps import StepSaver
 from treadle.stores.base import ClaimRequest
 from treadle.units import plural
-from treadle.worker.chores import declare_schedules, expire
-from treadle.worker.firing import fire_due
+from treadle.worker.chores import expire
 from treadle.worker.runner import run_async, run_sync
-from treadle.worker.tick import TickReport, next_due
+from treadle.worker.tick import TickReport, declare_and_fire, next_due
 
 LEASE = 3600 * clock.SECOND
 State = Mapping[str, Any]
@@ -68,42 +67,41 @@ async def _in_lifespans(td: DjangoTreadle, work: Callable[[State], T]) -> T:
     return done
 
 
-def drain_here(td: DjangoTreadle, raising: bool, max_jobs: int, max_seconds: float = inf) -> TickReport:
-    """`drain`, also with a limit of time, which is checked between jobs."""
+def drain_here(td: DjangoTreadle, raising: bool, max_jobs: int) -> TickReport:
     if max_jobs < 1:
         raise BadOption("max_jobs", max_jobs, "at least 1")
-    done = _in_this_thread(td, partial(_run_due, td, max_jobs, max_seconds), "drain()", "adrain()")
+    done = _in_this_thread(td, partial(_run_due, td, max_jobs, inf), "drain()", "adrain()")
+    return _drained(td, done, raising, max_jobs, inf)
+
+
+def drain_and_fire(td: DjangoTreadle, raising: bool, max_jobs: int, max_seconds: float) -> TickReport:
+    """`treadle.testing.drain` in a test: it also fires schedules. Time is checked between jobs."""
+    done, first = _in_this_thread(td, partial(_fire_and_run, td, max_jobs, max_seconds), "drain()", "adrain()")
+    report = _drained(td, done, raising, max_jobs, max_seconds)
+    return first.added_to(msgspec.structs.replace(report, next_due_at=clock.optional_moment(next_due(td))))
+
+
+def _drained(td: DjangoTreadle, done: Done, raising: bool, max_jobs: int, max_seconds: float) -> TickReport:
+    """The report. Raises AssertionError if more is due, or if jobs failed."""
     due = td.store.due(_request(td))
+    if due.now and done.ran < max_jobs:
+        raise AssertionError(f"drain has run for {max_seconds:g} s, and more jobs are due")
     if due.now:
-        _refuse_more(done, max_jobs, max_seconds)
+        raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself?")
     if done.failed and raising:
         problem = f"{plural(len(done.failed), 'job')} failed; to allow that: drain(raising=False)"
         raise AssertionError("\n".join([problem, *done.failed.values()]))
     return done.report(due.next_at)
 
 
-def _refuse_more(done: Done, max_jobs: int, max_seconds: float) -> NoReturn:
-    """Why a drain has stopped, although jobs are due."""
-    if done.ran < max_jobs:
-        raise AssertionError(f"drain has run for {max_seconds:g} s, and more jobs are due")
-    raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself?")
-
-
 def tick_here(td: DjangoTreadle, max_jobs: int, max_seconds: float) -> TickReport:
-    """`td.tick()` in a test. There are no other workers, whose jobs it could rescue."""
+    """`td.tick()` in a test."""
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
-
-    def work(state: State) -> tuple[Done, int, int]:
-        expired = expire(td.store)
-        declare_schedules(td)
-        fired = fire_due(td.store, max_seconds / 2)
-        return _run_due(td, max_jobs, max_seconds, state), expired, fired
-
     with borrowed(str(td.alias)):  # the dashboard ticks in a thread of its own
-        done, expired, fired = _in_this_thread(td, work, "td.tick()", "td.atick()")
-        report = done.report(next_due(td))
-        return msgspec.structs.replace(report, fired=fired, cancelled=report.cancelled + expired)
+        work = partial(_fire_and_run, td, max_jobs, max_seconds)
+        done, first = _in_this_thread(td, work, "td.tick()", "td.atick()")
+        return first.added_to(done.report(next_due(td)))
 
 
 def _in_this_thread(td: DjangoTreadle, work: Callable[[State], T], name: str, twin: str) -> T:
@@ -131,6 +129,24 @@ class Done(NamedTuple):
     def report(self, next_at: int | None) -> TickReport:
         counts: dict[str, Any] = dict(self.kinds)
         return TickReport(ran=self.ran, next_due_at=clock.optional_moment(next_at), **counts)
+
+
+class First(NamedTuple):
+    """What was done before the jobs were run."""
+
+    expired: int
+    rescued: int
+    fired: int
+
+    def added_to(self, report: TickReport) -> TickReport:
+        cancelled = report.cancelled + self.expired
+        return msgspec.structs.replace(report, cancelled=cancelled, rescued=self.rescued, fired=self.fired)
+
+
+def _fire_and_run(td: DjangoTreadle, max_jobs: int, max_seconds: float, state: State) -> tuple[Done, First]:
+    expired, rescued = expire(td.store), td.store.rescue()
+    first = First(expired, rescued, declare_and_fire(td, max_seconds / 2))
+    return _run_due(td, max_jobs, max_seconds, state), first
 
 
 def _request(td: DjangoTreadle) -> ClaimRequest:

@@ -403,6 +403,22 @@ class Elsewhere(TestCase):
             self.assertEqual(1, drain_elsewhere(td).completed)
         self.assertEqual([], td.jobs().jobs)
 
+    def test_handlers_use_the_connection_of_the_test(self):
+        """In threads they would not see its rows, or wait for them."""
+        Order.objects.create(note="o-1")
+        with temporary(td) as clock:
+            td.schedules.put("soon", tasks.label, every=60, payload={"order": 8})
+            jobs = [tasks.ship.enqueue("o-1") for _ in range(9)]
+            self.assertEqual(9, drain_elsewhere(td).completed)
+            tasks.ship.enqueue("o-1")
+            self.assertEqual((1, 0), ((ticked := td.tick()).completed, ticked.fired))
+            clock.advance(60)
+            self.assertEqual(1, drain_elsewhere(td).completed)
+            clock.advance(60)
+            self.assertEqual((1, 1), ((ticked := td.tick()).completed, ticked.fired))
+            self.assertEqual({"shipped": 9}, td.result(jobs[-1].id))
+        self.assertEqual(10, Order.objects.get(note="o-1").shipped)
+
 
 class InThreads(TransactionTestCase):
     def test_handlers_leave_no_connections(self):
