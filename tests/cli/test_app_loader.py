@@ -48,10 +48,12 @@ def test_in_a_django_project_the_commands_of_manage_py_are_named(treadle, folder
     )
 
     (folder / "shop.py").write_text("from django.db import models\nclass Order(models.Model): ...")
-    result = treadle("stats", "--app", "shop:td")
-    assert result.exit_code == 2
-    assert "settings are not configured" in result.stderr
-    assert "→ in a Django project: python manage.py treadle_worker" in result.stderr
+    # Not in this process, in which other tests may have set up Django.
+    command = [sys.executable, "-m", "treadle", "stats", "--app", "shop:td"]
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert process.returncode == 2
+    assert "settings are not configured" in process.stderr
+    assert "→ in a Django project: python manage.py treadle_worker" in process.stderr
 
 
 @needs_database

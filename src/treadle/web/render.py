@@ -52,6 +52,7 @@ TEMPLATES.globals.update(
     summary=SUMMARY,
     filter_statuses=f"{', '.join(STATE_NAMES)}; pending is {', '.join(WAITING)}",
     duration=format_duration,
+    start_worker="treadle worker app:td",
     **{
         function.__name__: function
         for function in (as_called, number, times, share, money, short, sentence, attempt_outcome, worker_name)
