@@ -12,15 +12,15 @@ job was cancelled meanwhile, say) is added by a chore.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
 
 from treadle import clock
 from treadle.codec import as_json, decode, decode_as
 from treadle.job import ClaimedJob
-from treadle.limits import OF_TYPE, Key, KeyUse, Limit, LimitChange, Limits, Rate, parked_for
+from treadle.limits import OF_TYPE, Bounds, Key, KeyUse, Limit, LimitChange, Limits, Rate, parked_for
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.claim_order import ClaimOrder, KnownLimits
 from treadle.stores.parking import MOST_PARKED
@@ -70,15 +70,16 @@ def changes(tx: Transaction) -> list[LimitChange]:
 
 def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key], *, count_all: bool = True) -> dict[Key, KeyUse]:
     """How much of these keys is used. `count_all`: count the jobs that run under keys that only have a rate, too."""
-    if not keys:
-        return {}
-    bounds = {key: limits.bounds(key) for key in sorted(keys)}
+    return _uses(tx, {key: limits.bounds(key) for key in sorted(keys)}, count_all) if keys else {}
+
+
+def _uses(tx: Transaction, bounds: Mapping[Key, Bounds], count_all: bool) -> dict[Key, KeyUse]:
     asked = [(*key, int(count_all or n is not None), int(rate is not None)) for key, (n, rate) in bounds.items()]
     statement = tx.sql.KEY_USES.format(keys=tx.sql.COUNTED_KEYS, unit=tx.sql.UNIT)
     rows = tx.execute(statement, {"keys": as_json(asked), "now": tx.now, "grace": RECLAIM_AFTER})
     found = {}
     for name, key, running, bucket, given_back, held_until, parked in rows.fetchall():
-        full_at, row = 0, 0
+        full_at = row = 0
         if bucket is not None and (rate := bounds[name, key][1]):
             full_at, row = _decode_bucket(bucket)
             full_at = rate.spend(full_at, 0, -given_back) if full_at and given_back else full_at
@@ -155,9 +156,10 @@ class LimitedClaim:
         self._places, self._keys = {}, {}
         return self.slots(types)
 
-    def has_keys(self, type: str) -> bool:
-        """Whether it has to be seen for each job whether it fits."""
-        return type in self._limits.keyed
+    @property
+    def keyed(self) -> Container[str]:
+        """The types of which it has to be seen for each job whether it fits."""
+        return self._limits.keyed
 
     def slots(self, types: Iterable[str], *, lock: bool = True) -> Slots:
         """The free places of the limits without a key, once no other transaction can take any of them. A claim that
@@ -181,14 +183,11 @@ class LimitedClaim:
 
     def _measure(self, keys: Collection[Key]) -> dict[Key, int]:
         """The free places of keys."""
-        uses, places = key_uses(self._tx, self._limits, keys, count_all=False), dict[Key, int]()
-        for key, use in uses.items():
-            concurrency, rate = bounds = self._limits.bounds(key)
-            places[key] = use.places(bounds, self._tx.now)
-            if concurrency is not None:
-                self._bounded.add(key)
-            if rate is not None:
-                self._rated.add(key)
+        bounds, now = {key: self._limits.bounds(key) for key in sorted(keys)}, self._tx.now
+        uses = _uses(self._tx, bounds, count_all=False) if keys else {}
+        places = {key: use.places(bounds[key], now) for key, use in uses.items()}
+        self._bounded.update([key for key in uses if bounds[key][0] is not None])
+        self._rated.update([key for key in uses if bounds[key][1] is not None])
         self._uses |= uses
         self._places |= places
         return places
@@ -244,6 +243,10 @@ class LimitedClaim:
 
     def _take(self, id: str, keys: tuple[Key, ...], parked: list[tuple[str, str]]) -> bool:
         """Take a place of each key; or none, and park the job for the first that has none."""
+        if len(keys) == 1 and (n := self._places.get(keys[0])):  # nearly always
+            self._places[keys[0]] = n - 1
+            self._keys[id] = keys
+            return True
         places = [self._places.get(key) for key in keys]
         if None in places:
             self.again = True
@@ -267,16 +270,19 @@ class LimitedClaim:
     def record(self, claimed: Sequence[ClaimedJob], *, with_keys: bool = True) -> None:
         """Write what the claimed jobs take from the buckets and, unless that is done, under which keys they run."""
         starts, rows = Counter[Key](), list[tuple[str, str, str, int, str]]()
-        limits, rated = self._limits, self._rated
+        alike: defaultdict[tuple[str, tuple[Key, ...]], list[ClaimedJob]] = defaultdict(list)
         for c in claimed:
-            own, counted = self._keys.pop(c.id, ()), limits.counted.get(c.type, ())
-            spent = [key for key in limits.whole_keys.get(c.type, ()) + own if key in rated] if rated else ()
+            alike[c.type, self._keys.pop(c.id, ())].append(c)
+        for (type, own), jobs in alike.items():
+            counted, whole = self._limits.counted.get(type, ()), self._limits.whole_keys.get(type, ())
+            spent = [key for key in whole + own if key in self._rated]
             for one in spent:
-                starts[one] += 1
-            if own or counted or spent:
-                msgspec.structs.force_setattr(c, "limited", 1 if self._bounded.isdisjoint(own) else 2)
+                starts[one] += len(jobs)
+            limited = 1 if self._bounded.isdisjoint(own) else 2
+            for c in jobs if own or counted or spent else ():
+                msgspec.structs.force_setattr(c, "limited", limited)
             for name, key in counted + own if with_keys else ():
-                rows.append((name, key, c.id, c.number, c.tenant))
+                rows += [(name, key, c.id, c.number, c.tenant) for c in jobs]
         if rows:
             self._tx.execute(self._tx.sql.ADD_LEASE_KEYS, {"rows": as_json(rows)})
         if starts:

@@ -221,7 +221,8 @@ class Transitions(Transaction):
     ) -> list[ClaimedJob]:
         head = batch[0]
         limited, alone = self._limited, not (len(batch) > 1 or head.range.fair or order.has_others(head))
-        if not alone or (limited and limited.has_keys(head.range.type)):
+        keyed_types = limited.keyed if limited else ()
+        if not alone or head.range.type in keyed_types:
             all_taken = alone and order.places(head.range.type) == order.missing == order.rows
             if all_taken and limited and head.at[0] <= self.now:
                 starts = [self._lock_start(head, order, limited)]
@@ -230,7 +231,7 @@ class Transitions(Transaction):
             jobs = order.merge(batch, starts)
             jobs = served(order, jobs, self.cursors.turn) if order.turns else jobs
             keyed = self._lease_fitting(limited, worker, request, order, jobs) if limited and jobs else []
-            plain = [job for job in jobs if not (limited and limited.has_keys(job[2].type))]
+            plain = [job for job in jobs if job[2].type not in keyed_types]
             if self.cursors.paused.tenants and len(keyed) < len(jobs) - len(plain):
                 met = {job[1] for job in plain}
                 self._short += starts_of([job for job in jobs if job[1] not in met and not job[2].fair], batch)
@@ -253,7 +254,8 @@ class Transitions(Transaction):
         self, limited: LimitedClaim, worker: str, request: ClaimRequest, order: ClaimOrder, jobs: list[Candidate]
     ) -> list[ClaimedJob]:
         """Of types whose limits have keys, lease those jobs that fit."""
-        fitting = {id: range for _, id, range in limited.fit(order, jobs) if limited.has_keys(range.type)}
+        keyed_types = limited.keyed
+        fitting = {id: range for _, id, range in limited.fit(order, jobs) if range.type in keyed_types}
         places = ",".join([f'"{self._places[id]}"' for id in fitting])
         which = {"places": f"{{{places}}}", "keys": as_json(limited.keys_of(fitting))}
         return self._lease(worker, request, fitting.values(), which) if fitting else []
