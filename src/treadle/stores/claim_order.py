@@ -308,10 +308,10 @@ class Cursors:
     def __init__(
         self, clock: Callable[[], float] | None = None, known: KnownLimits | None = None, *, finds_ahead: bool = True
     ) -> None:
-        """`finds_ahead`: whether a claim is to find jobs for later ones, which have these cursors then."""
+        """`clock`: measures what a look costs, in seconds. `finds_ahead`: whether a claim is to find jobs for later
+        ones, which have these cursors then."""
         self._finds_ahead = finds_ahead
         self._clock = clock or (lambda: time.monotonic())
-        """Measures what a look costs."""
         self._order: ClaimOrder | None = None
         self._request: ClaimRequest | None = None
         self._looked = -1e9
