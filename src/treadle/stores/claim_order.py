@@ -13,6 +13,7 @@ Of very many ranges, a claim finds jobs for the next claims, too: a range costs 
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -27,6 +28,7 @@ from treadle.stores.rows import NOTHING_PAUSED, Due, Paused
 _LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _FOREVER: Position = (1 << 63, _LAST_ID)
 _DIGITS = "0123456789abcdef"
+_ONE_LESS = dict(zip(_DIGITS[1:], _DIGITS, strict=False))
 _LAST_RANGE = ReadyRange("\U0010ffff", "", 0)
 
 
@@ -235,6 +237,8 @@ class ClaimOrder:
 def before(job: Position) -> Position:
     """The position just before this job."""
     run_at, id = job
+    if (last := _ONE_LESS.get(id[-1:])) and len(id) == len(_LAST_ID):  # nearly always
+        return run_at, id[:-1] + last
     kept = id.rstrip("0-")
     if not kept or kept[-1] not in _DIGITS or len(id) != len(_LAST_ID):  # broken by hand
         return run_at - 1, _LAST_ID
@@ -274,9 +278,9 @@ EXPENSIVE = 0.02
 """After a look that took longer than this, the next waits for nine times as long."""
 EVERY = 1.0
 """Seconds after which a claim looks anyway."""
-CLAIMS_AHEAD = 7
+CLAIMS_AHEAD = 15
 """For how many more claims a claim of very many ranges finds jobs."""
-MOST_AHEAD = 4_000
+MOST_AHEAD = 8_000
 """Jobs that it finds for them at most."""
 MOST_LIMITED = 200
 """With more limited types than this, no claim is one statement: each claim would have to send all their names."""
@@ -308,14 +312,15 @@ class Cursors:
     def __init__(
         self, clock: Callable[[], float] | None = None, known: KnownLimits | None = None, *, finds_ahead: bool = True
     ) -> None:
-        """`clock`: measures what a look costs, in seconds. `finds_ahead`: whether a claim is to find jobs for later
-        ones, which have these cursors then."""
+        """`clock`: measures what a look costs, in seconds of CPU; None: time, of which one look may take long by
+        chance. `finds_ahead`: whether a claim is to find jobs for later ones, which have these cursors then."""
         self._finds_ahead = finds_ahead
         self._clock = clock or (lambda: time.monotonic())
         self._order: ClaimOrder | None = None
         self._request: ClaimRequest | None = None
         self._looked = -1e9
-        self._cost = self._last_cost = 0.0
+        self._weight = 1 if clock is None else 2  # on a server, most of a look is a wait
+        self._cost, self._last_cost = 0.0, 0.0 if clock is None else math.inf
         self.stale = True
         """Whether there may be a job before our positions."""
         self.paused = NOTHING_PAUSED
@@ -379,9 +384,9 @@ class Cursors:
         began = self._clock()
         self.stale = False
         found = look()
-        seconds = self._clock() - began
+        seconds = self._weight * (self._clock() - began)
         self._looked = time.monotonic()
-        self._cost, self._last_cost = min(seconds, self._last_cost), seconds  # one slow look may be chance
+        self._cost, self._last_cost = min(seconds, self._last_cost), seconds
         self._order, self._request, self.version = ClaimOrder(found, request, self.paused), request, self.known.version
         may_find = self._finds_ahead and self._cost > CHEAP and self._looked >= self._ahead_from
         if may_find and not self.paused.tenants:  # whose jobs may be in between

@@ -32,11 +32,6 @@ text = partial(str, encoding="utf-8", errors="replace")
 """A row that was broken by hand must be readable, so that only its own job fails."""
 
 
-def _look_clock() -> float:
-    """CPU time, which a busy machine does not change. It counts twice: on a server, most of a look is a wait."""
-    return 2 * time.thread_time()
-
-
 class Transaction(Transitions):
     """A connection, inside `BEGIN IMMEDIATE` if it is to write."""
 
@@ -69,7 +64,7 @@ class Database:
         self._users: list[int] = []  # the threads that use a reader, or a connection apart
         self._gate = threading.Condition(threading.Lock())
         self._checkpointer = Checkpointer(path, self._connect_to_write, self._begin_checkpoint)
-        self.cursors = Cursors(_look_clock)
+        self.cursors = Cursors(time.thread_time)
         self._has_turn = False
         self.left_open = False
         """Whether a fork found a connection in use: then the child must not use the file."""
