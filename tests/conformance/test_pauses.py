@@ -487,7 +487,7 @@ def test_a_claim_that_may_not_look_yet_does_not_wait_for_the_end_of_a_pause(stor
     monkeypatch.setattr(claim_order, "CHEAP", 0)
     monkeypatch.setattr(Cursors, "may_claim_at_once", lambda _: False)  # that looks each time
     store.open()
-    store.database.cursors = Cursors(clock=count().__next__)
+    store.database.cursors = Cursors(clock=count(step=0.5).__next__)  # half a second of CPU counts as one
     put(store, queue="mail")
     pause(store, MAIL, until=clock() + 60 * MINUTE)
 
