@@ -153,7 +153,7 @@ class ClaimOrder:
         taken, rest = self._with_slots(known) if self._slots.any else (known[: self.missing], known[self.missing :])
         self.missing -= len(taken)
         if not known:
-            self.others_were_faster()
+            self.read_widely()
         found = taken
         if self._more_ahead and rest and not self.missing and not self.turns:
             ahead = [*islice(takewhile(lambda job: job[2].type not in self._limited, rest), self._more_ahead)]
@@ -200,7 +200,7 @@ class ClaimOrder:
         """No more jobs of this range can be taken now. `lower` is the next priority below it."""
         self._push(Head(-lower, START, START, head.range._replace(priority=lower)))
 
-    def others_were_faster(self) -> None:
+    def read_widely(self) -> None:
         """Others have taken the first jobs of some ranges, so probably of more of them: read the next of many."""
         self.put_back_ahead()
         self.rows, self._behind = 0, True
@@ -359,7 +359,7 @@ class Cursors:
 
     def others_were_faster(self, order: ClaimOrder) -> None:
         """Some jobs that were found are no longer there. For a second, find none for later claims."""
-        order.others_were_faster()
+        order.read_widely()
         order.claims_ahead, self._ahead_from = 0, time.monotonic() + EVERY
 
     def may_look(self) -> bool:
