@@ -50,5 +50,7 @@ def in_seconds(duration: Duration) -> float:
 
 
 def seconds(duration: Duration) -> int:
-    """A duration as microseconds."""
-    return int(in_seconds(duration) * SECOND)
+    """A duration as microseconds. A float becomes the nearest one: 8.2 * SECOND is 8199999.999999999."""
+    if isinstance(duration, timedelta):
+        return duration // _MICROSECOND
+    return round(duration * SECOND)

@@ -39,6 +39,15 @@ def test_seconds_are_a_million_microseconds():
     assert (1_500_000, 0) == (clock.seconds(1.5), clock.seconds(0))
 
 
+@given(st.timedeltas())
+def test_a_timedelta_is_exact_to_the_microsecond(duration):
+    assert duration == timedelta(microseconds=clock.seconds(duration))
+
+
+def test_seconds_that_a_float_has_not_exactly_become_the_nearest_microsecond():
+    assert (8_200_000, 290_000) == (clock.seconds(8.2), clock.seconds(0.29))
+
+
 def test_now_is_now():
     before = time.time_ns() // 1000
 
