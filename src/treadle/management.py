@@ -151,7 +151,7 @@ class Management(Pausing):
         if isinstance(since, datetime):
             start = clock.from_datetime(since)
         else:
-            start = end - clock.seconds(since.total_seconds())
+            start = end - clock.seconds(since)
         return start // clock.MINUTE * 60, -(-end // clock.SECOND)
 
     def latency(self) -> dict[str, Latency]:
