@@ -291,6 +291,9 @@ class KeyUse(NamedTuple):
         return at if at > now else None
 
 
+UNUSED = KeyUse()
+
+
 class FullLimit(msgspec.Struct, frozen=True, kw_only=True):
     """A limit that keeps a job from starting."""
 

@@ -148,10 +148,7 @@ class Management(Pausing):
         if step < 60 or step % 60:
             raise BadOption("step", step, "whole minutes, in seconds: 60, 300, 3600")
         end = self.store.now() + 1 if until is None else clock.from_datetime(until)
-        if isinstance(since, datetime):
-            start = clock.from_datetime(since)
-        else:
-            start = end - clock.seconds(since)
+        start = clock.from_datetime(since) if isinstance(since, datetime) else end - clock.seconds(since)
         return start // clock.MINUTE * 60, -(-end // clock.SECOND)
 
     def latency(self) -> dict[str, Latency]:

@@ -12,7 +12,6 @@ job was cancelled meanwhile, say) is added by a chore.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
@@ -20,7 +19,7 @@ import msgspec
 from treadle import clock
 from treadle.codec import as_json, decode, decode_as
 from treadle.job import ClaimedJob
-from treadle.limits import OF_TYPE, Bounds, Key, KeyUse, Limit, LimitChange, Limits, Rate, parked_for
+from treadle.limits import OF_TYPE, UNUSED, Bounds, Key, KeyUse, Limit, LimitChange, Limits, Rate, parked_for
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.claim_order import ClaimOrder, KnownLimits
 from treadle.stores.parking import MOST_PARKED
@@ -33,6 +32,8 @@ SOON = 5_000
 MOST_IN_VAIN = 3
 """Times that one claim goes on behind jobs that other claims have, or whose keys they have locked. There may be very
 many of them, and as long as this claim reads them, it keeps its own keys from the others."""
+LATER = 50_000
+"""Microseconds after which a claim comes again to a key that is full, though a lease of it is being ended."""
 MOST_OPENINGS = 200
 """Openings to which one claim comes."""
 _decode_bucket = msgspec.json.Decoder(tuple[int, int]).decode
@@ -77,7 +78,7 @@ def _uses(tx: Transaction, bounds: Mapping[Key, Bounds], count_all: bool) -> dic
     asked = [(*key, int(count_all or n is not None), int(rate is not None)) for key, (n, rate) in bounds.items()]
     statement = tx.sql.KEY_USES.format(keys=tx.sql.COUNTED_KEYS, unit=tx.sql.UNIT)
     rows = tx.execute(statement, {"keys": as_json(asked), "now": tx.now, "grace": RECLAIM_AFTER})
-    found = {}
+    found = dict.fromkeys(bounds, UNUSED)
     for name, key, running, bucket, given_back, held_until, parked in rows.fetchall():
         full_at = row = 0
         if bucket is not None and (rate := bounds[name, key][1]):
@@ -87,25 +88,58 @@ def _uses(tx: Transaction, bounds: Mapping[Key, Bounds], count_all: bool) -> dic
     return found
 
 
+class KeyInClaim:
+    """One key of a limit, as a claim knows it."""
+
+    __slots__ = (
+        "bounds",
+        "free",
+        "is_left",
+        "is_rated",
+        "is_spent",
+        "is_still_full",
+        "key",
+        "limited",
+        "parked_for",
+        "starts",
+        "use",
+    )
+
+    def __init__(self, key: Key, bounds: Bounds) -> None:
+        self.key, self.bounds, self.use = key, bounds, UNUSED
+        self.limited = 1 if bounds[0] is None else 2
+        """2: a job that runs under it frees a place when it ends. See `ClaimedJob.limited`."""
+        self.is_rated = bounds[1] is not None
+        self.free: int | None = None
+        """Places that no job of this claim has taken. None: not measured, or another claim has locked it."""
+        self.starts = 0
+        """Jobs that were claimed, and that its rate does not know yet."""
+        self.is_spent = False
+        """Whether its rate has changed."""
+        self.parked_for = False
+        """Whether this claim has parked jobs for it."""
+        self.is_still_full = False
+        """Whether this claim has come to it for a free place, and there was none though jobs are parked for it."""
+        self.is_left = False
+        """Whether a job did not take its free place, because another key of the job is full."""
+
+    def next_at(self, now: int) -> int | None:
+        return self.use.next_at(self.bounds, now)
+
+    @property
+    def is_awaited(self) -> int:
+        """1: jobs are parked for it, and go on when one of its jobs ends."""
+        return int(self.limited == 2 and (self.use.parked or self.parked_for))
+
+
 class LimitedClaim:
     """What the limits allow one claim."""
 
     def __init__(self, tx: Transaction, known: KnownLimits) -> None:
         self._tx, self._known, self._limits = tx, known, known.limits
-        self._uses: dict[Key, KeyUse] = {}
-        self._places: dict[Key, int] = {}
-        self._keys: dict[str, tuple[Key, ...]] = {}
-        """The keys of jobs that fit."""
-        self._bounded: set[Key] = set()
-        """Of the keys that were measured, those whose jobs free a place when they end."""
-        self._rated: set[Key] = set()
-        """... those with a rate."""
-        self._full: set[Key] = set()
-        """Keys for which jobs were parked."""
-        self._spent: set[Key] = set()
-        """Keys with a rate, of jobs that were claimed."""
-        self._left: set[Key] = set()
-        """Keys with a free place that a job did not take, because another key of it is full."""
+        self._keys: dict[Key, KeyInClaim] = {}
+        self._taken: dict[str, tuple[KeyInClaim, ...]] = {}
+        """The jobs that fit, with the keys of which they have places, until they are leased."""
         self._parked = 0
         self._in_vain = 0
         """How often it read jobs that other claims have, or whose keys they have locked."""
@@ -121,11 +155,14 @@ class LimitedClaim:
         rows = tx.execute(tx.sql.TAKE_OPENINGS, {"now": tx.now, "most": MOST_OPENINGS}).fetchall()
         locked = {(name, key) for name, key, is_locked in rows if is_locked}
         self.again = len(rows) == MOST_OPENINGS or not all(is_locked for _, _, is_locked in rows)
-        self._measure(locked)
-        free = {key: min(self._places[key], MOST_PARKED) for key in locked if self._uses[key].parked}
-        queues = self._put_back({key: n for key, n in free.items() if n})
-        add_openings(tx, [(key, tx.now if n == MOST_PARKED else self._next_at(key)) for key, n in free.items()])
-        return queues
+        keys = [self._key(key) for key in locked]
+        self._measure(keys)
+        for one in keys:
+            one.is_still_full = one.use.parked and not one.free
+        free = [(one, min(one.free or 0, MOST_PARKED)) for one in keys if one.use.parked]
+        put_back = self._put_back({one.key: n for one, n in free if n})
+        add_openings(tx, [(one.key, tx.now if n == MOST_PARKED else one.next_at(tx.now)) for one, n in free])
+        return put_back
 
     def _put_back(self, free: dict[Key, int]) -> int:
         """Let as many jobs that are parked for these keys be claimed, of each queue and type. Return how many."""
@@ -140,7 +177,7 @@ class LimitedClaim:
 
     def due(self, due: Due) -> Due:
         """The same, if a place becomes free before."""
-        now, whole = self._tx.now, [self._next_at(key) for key in self._uses if not key[1]]
+        now, whole = self._tx.now, [one.next_at(self._tx.now) for key, one in self._keys.items() if not key[1]]
         opening = self._tx.value(self._tx.sql.NEXT_OPENING)
         moments = [at for at in (opening, *whole, now + SOON if self.again else None) if at is not None]
         if not moments or (due.next_at is not None and due.next_at <= min(moments)):
@@ -148,12 +185,11 @@ class LimitedClaim:
         wait = max(SOON, min(moments) - now)
         return Due(due.now or self.again, now + wait, wait / clock.SECOND)
 
-    def _next_at(self, key: Key) -> int | None:
-        return self._uses[key].next_at(self._limits.bounds(key), self._tx.now)
-
     def slots_again(self, types: Iterable[str]) -> Slots:
         """Begin again: nothing was taken."""
-        self._places, self._keys = {}, {}
+        self._taken = {}
+        for one in self._keys.values():
+            one.free = None
         return self.slots(types)
 
     @property
@@ -165,32 +201,39 @@ class LimitedClaim:
         """The free places of the limits without a key, once no other transaction can take any of them. A claim that
         looks again does not wait for others of them: two such claims would deadlock."""
         whole = self._limits.whole
-        keys = {(name, "") for type in types for name in whole.get(type, ())}
+        keys = [self._key((name, "")) for name in sorted({name for type in types for name in whole.get(type, ())})]
         if not keys:
             return NO_SLOTS
-        places = self._lock_whole(keys) if lock and self._tx.locks_limits else self._measure(keys)
-        return Slots(whole, {name: places.get((name, ""), 0) for name, _ in keys})
+        if lock and self._tx.locks_limits:
+            self._lock_whole(keys)
+        else:
+            self._measure(keys)
+        return Slots(whole, {one.key[0]: one.free or 0 for one in keys})
 
-    def _lock_whole(self, keys: set[Key]) -> dict[Key, int]:
+    def _lock_whole(self, keys: list[KeyInClaim]) -> None:
         """Lock and measure limits; but those that were full at the last claim only if they are no longer."""
-        full = self._known.full & keys
-        wanted = keys - {key for key, n in self._measure(full).items() if not n}
-        locked = self._tx.lock_limits(wanted, wait=not self._tx.has_locked_limits)
+        full = [one for one in keys if one.key in self._known.full]
+        self._measure(full)
+        wanted = [one for one in keys if one not in full or one.free]
+        locked = self._tx.lock_limits([one.key for one in wanted], wait=not self._tx.has_locked_limits)
         self._tx.has_locked_limits, self.again = True, self.again or len(locked) < len(wanted)
-        places = self._measure(locked)
-        self._known.full = {key for key in keys if not places.get(key)}
-        return places
+        for one in keys:
+            one.free = None
+        self._measure([self._key(key) for key in locked])
+        self._known.full = {one.key for one in keys if not one.free}
 
-    def _measure(self, keys: Collection[Key]) -> dict[Key, int]:
-        """The free places of keys."""
-        bounds, now = {key: self._limits.bounds(key) for key in sorted(keys)}, self._tx.now
-        uses = _uses(self._tx, bounds, count_all=False) if keys else {}
-        places = {key: use.places(bounds[key], now) for key, use in uses.items()}
-        self._bounded.update([key for key in uses if bounds[key][0] is not None])
-        self._rated.update([key for key in uses if bounds[key][1] is not None])
-        self._uses |= uses
-        self._places |= places
-        return places
+    def _key(self, key: Key) -> KeyInClaim:
+        one = self._keys.get(key)
+        if one is None:
+            one = self._keys[key] = KeyInClaim(key, self._limits.bounds(key))
+        return one
+
+    def _measure(self, keys: Collection[KeyInClaim]) -> None:
+        """Find out how many places of these keys are free."""
+        uses = _uses(self._tx, {one.key: one.bounds for one in keys}, count_all=False) if keys else {}
+        for one in keys:
+            one.use = uses[one.key]
+            one.free = one.use.places(one.bounds, self._tx.now)
 
     def fit(self, order: ClaimOrder, jobs: list[Candidate]) -> list[Candidate]:
         """Those of the jobs whose keys have free places. The others are parked, and the claim goes on behind them."""
@@ -199,15 +242,16 @@ class LimitedClaim:
         if not limited:
             return jobs
         keys = self._read_keys(limited)
-        self._lock({key for of in keys.values() for key in of})
+        self._lock({one for of in keys.values() for one in of if one.free is None})
         parked: list[tuple[str, str]] = []
         fitting, others = list[Candidate](), list[str]()
         for job in jobs:
-            _, id, range = job
-            if id not in limited or (id in keys and self._take(id, keys[id], parked)):
+            id = job[1]
+            own = keys.get(id)
+            if self._take(id, own, parked) if own else id not in limited:
                 fitting.append(job)
             else:
-                others.append(range.type)
+                others.append(job[2].type)
         order.give_back(others)
         if parked:
             self._tx.execute(self._tx.sql.PARK_FOR, {"rows": as_json(parked)})
@@ -217,18 +261,19 @@ class LimitedClaim:
             order.missing, self.again, self.is_over = 0, True, True
         return fitting
 
-    def _read_keys(self, limited: dict[str, str]) -> dict[str, tuple[Key, ...]]:
+    def _read_keys(self, limited: dict[str, str]) -> dict[str, tuple[KeyInClaim, ...]]:
         """The keys of the jobs that are still there. On PostgreSQL they are locked now."""
         limits, types = self._limits, set(limited.values())
-        paths, known = limits.paths(types), dict[tuple[str, str, str, str], tuple[Key, ...]]()
+        paths, known = limits.paths(types), dict[tuple[str, str, str, str], tuple[KeyInClaim, ...]]()
         rows = self._tx.limit_values(list(limited), self.paths(types))
         keys = {}
         for id, tenant, subject, values in rows:
             seen = limited[id], tenant, subject, values
-            if seen not in known:  # most jobs of a claim have the same keys as others
+            own = known.get(seen)
+            if own is None:  # most jobs of a claim have the same keys as others
                 found = dict(zip(paths, decode(values), strict=False)) if values else {}
-                known[seen] = limits.keys(*seen[:3], found)
-            keys[id] = known[seen]
+                own = known[seen] = tuple([self._key(key) for key in limits.keys(*seen[:3], found)])
+            keys[id] = own
         return keys
 
     def paths(self, types: Collection[str]) -> list[list[str]] | None:
@@ -236,77 +281,102 @@ class LimitedClaim:
         limits = self._limits
         return None if limits.by_tenant(types) else [path.split(".")[1:] for path in limits.paths(types)]
 
-    def _lock(self, keys: set[Key]) -> None:
+    def _lock(self, new: Collection[KeyInClaim]) -> None:
         """Lock and measure keys that are new to this claim. It does not wait for others, which may wait for it."""
-        if new := keys - self._places.keys():
-            self._measure(self._tx.lock_limits(new, wait=False))
+        if new:
+            self._measure([self._keys[key] for key in self._tx.lock_limits([one.key for one in new], wait=False)])
 
-    def _take(self, id: str, keys: tuple[Key, ...], parked: list[tuple[str, str]]) -> bool:
+    def _take(self, id: str, keys: tuple[KeyInClaim, ...], parked: list[tuple[str, str]]) -> bool:
         """Take a place of each key; or none, and park the job for the first that has none."""
-        if len(keys) == 1 and (n := self._places.get(keys[0])):  # nearly always
-            self._places[keys[0]] = n - 1
-            self._keys[id] = keys
-            return True
-        places = [self._places.get(key) for key in keys]
-        if None in places:
-            self.again = True
-            return False
-        if 0 in places:
-            full = keys[places.index(0)]
-            parked.append((id, parked_for(full)))
-            self._full.add(full)
-            self._left.update(key for key in keys if self._places[key] > 0)
-            return False
-        for key in keys:
-            self._places[key] -= 1
-        self._keys[id] = keys
+        for one in keys:
+            if not one.free:
+                return self._leave(id, keys, parked)
+        for one in keys:
+            one.free -= 1  # type: ignore[operator]
+        self._taken[id] = keys
         return True
 
-    def keys_of(self, fitting: Mapping[str, ReadyRange]) -> list[tuple[str, str, str]]:
-        """Under which keys these jobs will run: ids, names and keys."""
-        counted = self._limits.counted
-        return [(id, name, key) for id, range in fitting.items() for name, key in counted[range.type] + self._keys[id]]
+    def _leave(self, id: str, keys: tuple[KeyInClaim, ...], parked: list[tuple[str, str]]) -> bool:
+        if any(one.free is None for one in keys):
+            self.again = True
+            return False
+        full = next(one for one in keys if not one.free)
+        parked.append((id, parked_for(full.key)))
+        full.parked_for = True
+        for one in keys:
+            one.is_left = one.is_left or bool(one.free)
+        return False
+
+    def keys_of(self, fitting: Mapping[str, ReadyRange]) -> Mapping[str, str]:
+        """Under which keys these jobs will run, in columns: ids, names, keys, and whether their places are awaited."""
+        rows = [(id, *one.key, one.is_awaited) for id in fitting for one in self._taken[id]]
+        for type in {range.type for range in fitting.values()}:
+            for key in self._limits.counted[type]:
+                rows += [(id, *key, 0) for id, range in fitting.items() if range.type == type]
+        return dict(zip(("ids", "names", "keys", "awaited"), map(as_json, zip(*rows, strict=True)), strict=True))
 
     def record(self, claimed: Sequence[ClaimedJob], *, with_keys: bool = True) -> None:
         """Write what the claimed jobs take from the buckets and, unless that is done, under which keys they run."""
-        starts, rows = Counter[Key](), list[tuple[str, str, str, int, str]]()
-        alike: defaultdict[tuple[str, tuple[Key, ...]], list[ClaimedJob]] = defaultdict(list)
+        rows, of_types = list[tuple[str, str, str, int, str]](), dict[str, tuple[tuple[Key, ...], list[KeyInClaim]]]()
         for c in claimed:
-            alike[c.type, self._keys.pop(c.id, ())].append(c)
-        for (type, own), jobs in alike.items():
-            counted, whole = self._limits.counted.get(type, ()), self._limits.whole_keys.get(type, ())
-            spent = [key for key in whole + own if key in self._rated]
-            for one in spent:
-                starts[one] += len(jobs)
-            limited = 1 if self._bounded.isdisjoint(own) else 2
-            for c in jobs if own or counted or spent else ():
+            if c.type not in of_types:
+                rated = [
+                    one
+                    for key in self._limits.whole_keys.get(c.type, ())
+                    if (one := self._key(key)).is_rated and one.free is not None
+                ]
+                of_types[c.type] = self._limits.counted.get(c.type, ()), rated
+            counted, rated = of_types[c.type]
+            own = self._taken.pop(c.id, ())
+            limited = 1 if counted or rated else 0
+            for one in own:
+                one.starts += 1
+                limited = max(limited, one.limited)
+            for one in rated:
+                one.starts += 1
+            if limited:
                 msgspec.structs.force_setattr(c, "limited", limited)
-            for name, key in counted + own if with_keys else ():
-                rows += [(name, key, c.id, c.number, c.tenant) for c in jobs]
+            if with_keys:
+                rows += [(*key, c.id, c.number, c.tenant) for key in (*counted, *[one.key for one in own])]
         if rows:
             self._tx.execute(self._tx.sql.ADD_LEASE_KEYS, {"rows": as_json(rows)})
-        if starts:
-            self._spend(starts)
+        self._spend([one for one in self._keys.values() if one.starts and one.is_rated])
 
     def record_parked(self) -> None:
         """Write when the jobs that were parked may follow, if that is known now: at once, if a job that fits was not
         leased, such as one that was not started in time."""
-        for key in (key for keys in self._keys.values() for key in keys):
-            self._places[key] += 1
-            self._left.add(key)
-        later = [(key, self._next_at(key)) for key in self._full | self._spent]
-        add_openings(self._tx, [*later, *((key, self._tx.now) for key in self._left if self._places[key] > 0)])
+        for one in [one for keys in self._taken.values() for one in keys]:
+            one.free, one.is_left = (one.free or 0) + 1, True
+        now, keys = self._tx.now, self._keys.values()
+        later = [(one.key, one.next_at(now)) for one in keys if one.parked_for or one.is_spent]
+        left = [(one.key, now) for one in keys if one.is_left and one.free]
+        add_openings(self._tx, [*later, *left, *self._mark_awaited()])
 
-    def _spend(self, starts: Counter[Key]) -> None:
+    def _mark_awaited(self) -> list[tuple[Key, int]]:
+        """Let those who end the leases of full keys know that jobs are parked for them. When to come again to those of
+        which a lease is being ended at this moment."""
+        keys = [
+            one
+            for one in self._keys.values()
+            if one.is_awaited and (one.is_still_full or (one.parked_for and not one.use.parked))
+        ]
+        found = list[tuple[Key, int]]()
+        for statement in self._tx.sql.MARK_AWAITED if keys else ():
+            rows = self._tx.execute(statement, {"keys": as_json([one.key for one in keys])})
+            for name, key in rows:
+                found.append(((name, key), self._tx.now + (LATER if self._keys[name, key].is_still_full else 0)))
+        return found
+
+    def _spend(self, rated: list[KeyInClaim]) -> None:
         rows = []
-        for key, n in starts.items():
-            use, (_, rate) = self._uses[key], self._limits.bounds(key)
+        for one in rated:
+            rate, use = one.bounds[1], one.use
             assert rate is not None
-            full_at = rate.spend(use.full_at, self._tx.now, n)
-            self._uses[key] = use._replace(running=use.running + n, full_at=full_at)
-            rows.append((*key, full_at, use.bucket))
-        self._spent |= starts.keys()
-        for statement in self._tx.sql.SET_BUCKETS:
+            full_at = rate.spend(use.full_at, self._tx.now, one.starts)
+            rows.append((*one.key, full_at, use.bucket))
+            one.use = use._replace(running=use.running + one.starts, full_at=full_at)
+            one.starts, one.is_spent = 0, True
+        for statement in self._tx.sql.SET_BUCKETS if rows else ():
             self._tx.execute(statement, {"keys": as_json(rows)})
 
 

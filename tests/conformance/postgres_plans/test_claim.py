@@ -32,7 +32,7 @@ def test_what_has_expired_is_found_by_its_index(explain):
 
 
 def test_ranges_in_order_and_by_turns_are_found_by_skipping_through_their_indexes(explain):
-    check(explain(hot.READY_RANGES, {}))
+    check(explain(hot.READY_RANGES, {"now": LATER}))
 
 
 @from_where

@@ -10,6 +10,7 @@ import logging
 import secrets
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -57,6 +58,8 @@ class Transitions(Transaction):
     """Whether another claim is to follow: rows may still be parked for a pause that is over."""
     _limited: LimitedClaim | None = None
     locks_limits = True
+    _state: tuple[int | None, int, bool, int | None]
+    """What CLAIM_STATE has found."""
     _arrival: int | None = None
     """When something happens next that may let waiting jobs go."""
     _short: list[tuple[ReadyRange, int, Position]]
@@ -86,17 +89,20 @@ class Transitions(Transaction):
     # From `ready` to `leases`
 
     def ready_ranges(self) -> list[Found]:
-        rows = self.execute(sql.READY_RANGES).fetchall()
-        pauses, rows = rows[0][5], [row for row in rows if row[0] is not None]
+        return self._found(sql.READY_RANGES)
+
+    def _found(self, look: str, worker: str = "") -> list[Found]:
+        *rows, (*_, pauses, alive, version, opened, arrival) = self.execute(look, {"worker": worker, "now": self.now})
+        self._state = alive, version, opened, arrival
         self.cursors.paused = NOTHING_PAUSED if pauses is None else paused(_decode_pauses(pauses), self.now)
-        places = [(Found(ReadyRange(*row[:3]), START if row[7] else row[3:5]), row[7]) for row in rows]
+        places = [(Found(ReadyRange(*row[:3]), START if row[6] else row[3:5]), row[6]) for row in rows]
         in_order, by_turns = ([found for found, turns in places if turns is which] for which in (False, True))
-        fair = {row[1] for row in rows if row[6]}
+        fair = {row[1] for row in rows if row[5]}
         return found_by_turns(in_order, by_turns, fair) if fair or by_turns else in_order
 
     def due(self, request: ClaimRequest) -> Due:
-        version, opened, self._arrival = self.execute(sql.LIMITS_STATE, {"now": self.now}).fetchone()
         order = ClaimOrder(self.ready_ranges(), request, self.cursors.paused)
+        _, version, opened, self._arrival = self._state
         self._limited = limited_claim(self, self.cursors.known, version, opened)
         slots = self._limited.slots(order.types, lock=False) if self._limited else NO_SLOTS
         batches = order.batches(1, slots, self.now)
@@ -145,16 +151,23 @@ class Transitions(Transaction):
         return RangeStart(due, lower)
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
-        state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now}).fetchone()
-        may_claim, version, opened, self._arrival = state
+        look = partial(self._found, sql.CLAIM_RANGES, worker)
+        kept = self.cursors.kept(request)
+        order = kept or self.cursors.looked(look, request)
+        if kept:
+            self._state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now}).fetchone()
+        may_claim, version, opened, self._arrival = self._state
         if worker and not may_claim:
             raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
         self._parked, self._short, self._more, self._behind = 0, [], False, 0
         self._limited = limited_claim(self, self.cursors.known, version, opened)
-        if opened and self._limited and self._limited.open_keys():
-            self.cursors.stale = True
-        kept = self.cursors.kept(request)
-        order = kept or self.cursors.looked(self.ready_ranges, request)
+        if not kept:
+            self.cursors.version = version
+        back = self._limited.open_keys() if opened and self._limited else 0
+        self.cursors.stale = self.cursors.stale or back > 0
+        if kept or back:
+            kept = self.cursors.kept(request)
+            order = kept or self.cursors.looked(self.ready_ranges, request)
         if ended := self.cursors.paused.ended:
             self._more = put_back_ended(self, ended) > 0
             order, kept = self.cursors.looked(self.ready_ranges, request), None
@@ -257,8 +270,9 @@ class Transitions(Transaction):
         keyed_types = limited.keyed
         fitting = {id: range for _, id, range in limited.fit(order, jobs) if range.type in keyed_types}
         places = ",".join([f'"{self._places[id]}"' for id in fitting])
-        which = {"places": f"{{{places}}}", "keys": as_json(limited.keys_of(fitting))}
-        return self._lease(worker, request, fitting.values(), which) if fitting else []
+        if not fitting:
+            return []
+        return self._lease(worker, request, fitting.values(), {"places": f"{{{places}}}", **limited.keys_of(fitting)})
 
     def _lease_by_turns(
         self, worker: str, request: ClaimRequest, order: ClaimOrder, jobs: Sequence[Candidate]
@@ -311,7 +325,8 @@ class Transitions(Transaction):
         self, worker: str, request: ClaimRequest, ranges: Iterable[ReadyRange], which: Mapping[str, str]
     ) -> list[ClaimedJob]:
         known, by_hand = request.types or {}, request.lease_for
-        timeouts = {range.type: known.get(range.type) if by_hand is None else by_hand for range in ranges}
+        types = {range.type for range in ranges}
+        timeouts = {type: known.get(type) if by_hand is None else by_hand for type in types}
         parameters = {**which, "now": self.now, "worker": worker, "timeouts": as_json(timeouts)}
         parameters["queues"] = as_json(request.queues) if request.queues else None
         token = secrets.randbits(63)

@@ -49,10 +49,17 @@ INSERT_JOBS = NEW_JOBS + _NEW_BLOCKED + NEW_READY
 
 # ---- claim
 
+# Which limits are in force, whether one of their keys may have a free place again, and when something happens next that
+# may let waiting jobs go. A claim also has to know whether its worker may claim.
+_LIMITS_VERSION, _IS_ALIVE, _KEYS = Statements.LIMITS_VERSION, Statements.IS_ALIVE, Statements.KEYS
+OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
+_STATE = f"({_LIMITS_VERSION}), {OPENED}, ({Statements.NEXT_ARRIVAL})"
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), {_STATE}"
+
 # Every (queue, type) in which jobs wait, with its highest priority, and where that begins: a jump over the index per
-# pair. Each row, and the one row without a pair if no job waits, has the pauses: [[tenant, queue, type, until], …].
-# Jobs that wait by turns have rows of their own. The last two columns: whether the type is fair, and whether they do.
-READY_RANGES = """
+# pair. Whether the type is fair, and whether its jobs wait by turns: those have rows of their own. The last row has no
+# pair, but the pauses, [[tenant, queue, type, until], …], and what CLAIM_STATE finds.
+_READY_RANGES = f"""
 WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
     (SELECT queue, type, priority, run_at, id FROM treadle.ready WHERE parked = ''
       ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
@@ -60,8 +67,7 @@ WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
     SELECT n.queue, n.type, n.priority, n.run_at, n.id FROM pair CROSS JOIN LATERAL (
         SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM treadle.ready r
          WHERE (r.queue, r.type) > (pair.queue, pair.type) AND r.parked = ''
-         ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n
-),
+         ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n),
 fair (queue, type, priority) AS (
     (SELECT queue, type, priority FROM treadle.ready WHERE parked = 'fair'
       ORDER BY queue, type, priority DESC LIMIT 1)
@@ -69,14 +75,17 @@ fair (queue, type, priority) AS (
     SELECT n.queue, n.type, n.priority FROM fair CROSS JOIN LATERAL (
         SELECT r.queue, r.type, r.priority FROM treadle.ready r
          WHERE (r.queue, r.type) > (fair.queue, fair.type) AND r.parked = 'fair'
-         ORDER BY r.queue, r.type, r.priority DESC LIMIT 1) n
-)
-SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text, paused.rows,
-       EXISTS (SELECT 1 FROM treadle.types t WHERE t.type = pair.type AND t.fair <> ''), by_turns
-  FROM (SELECT json_agg(json_build_array(tenant, queue, type, until))::text AS rows FROM treadle.pauses) paused
-  LEFT JOIN (SELECT *, false AS by_turns FROM pair
-              UNION ALL SELECT queue, type, priority, NULL, NULL, true FROM fair) pair ON true
+         ORDER BY r.queue, r.type, r.priority DESC LIMIT 1) n)
+SELECT queue, type, priority, run_at, id::text,
+       EXISTS (SELECT 1 FROM treadle.types t WHERE t.type = pair.type AND t.fair <> ''), by_turns,
+       NULL, NULL, NULL, NULL, NULL
+  FROM (SELECT *, false AS by_turns FROM pair UNION ALL SELECT *, NULL, NULL, true FROM fair) pair
+ UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       (SELECT json_agg(json_build_array(tenant, queue, type, until))::text FROM treadle.pauses), {{is_alive}}, {_STATE}
 """
+CLAIM_RANGES = _READY_RANGES.format(is_alive=f"({_IS_ALIVE})")
+READY_RANGES = _READY_RANGES.format(is_alive="NULL::integer")
 
 # The next :limit due jobs of ranges and, where there are fewer, the next lower priority: [[[[run_at, id], …], priority
 # or null], …], as one text, because a row for each range costs more.
@@ -109,23 +118,14 @@ SELECT run_at, queue, type FROM treadle.ready
  WHERE run_at > updated_at AND run_at > :now AND parked NOT IN ('key', 'wait') ORDER BY run_at LIMIT :limit
 """
 
-# Which limits are in force, whether one of their keys may have a free place again, and when something happens next that
-# may let waiting jobs go. A claim also has to know whether its worker may claim.
-_LIMITS_VERSION, _IS_ALIVE, _KEYS = Statements.LIMITS_VERSION, Statements.IS_ALIVE, Statements.KEYS
-OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
-_ARRIVAL = Statements.NEXT_ARRIVAL
-LIMITS_STATE = f"SELECT ({_LIMITS_VERSION}), {OPENED}, ({_ARRIVAL})"
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({_LIMITS_VERSION}), {OPENED}, ({_ARRIVAL})"
-
-# Lock keys of limits until we commit, so that nobody else starts a job of theirs. Sorted, so that no two transactions
-# deadlock. [[name, key], …]
+# Lock keys of limits until we commit, so that nobody else starts a job of theirs; or those that no other transaction
+# has locked. Sorted, so that no two transactions deadlock. [[name, key], …]
 _LOCK_LIMITS = f"""
 SELECT k.name, k.key, {{lock}}(k.number)
   FROM (SELECT e.name, e.key, hashtextextended('treadle ' || e.name || chr(31) || e.key, 0) AS number
           FROM ({_KEYS}) e ORDER BY 3 OFFSET 0) k
 """
 LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock")
-# ... of which those that no other transaction has locked.
 LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock")
 
 # Lock waiting jobs that no other transaction has: their ids, tenants, subjects, and as JSON what their payloads have at
@@ -229,15 +229,17 @@ INSERT_LEASES_OF = (
     )
     + _LEASED
 )
-# ... or these rows, which we have locked, and with each lease the keys under which it runs.
-# {row, …}, [[id, name, key], …]
+# ... or these rows, which we have locked, and with each lease the keys under which it runs. {row, …}, and in columns
+# [id, …], [name, …], [key, …], [1 if jobs are parked for the key, …]
+_TEXTS = "json_array_elements_text(CAST(:{} AS text)::json)"
+_KEY_COLUMNS = ", ".join(map(_TEXTS.format, ("ids", "names", "keys", "awaited")))
 INSERT_KEYED_LEASES = (
     MOVE_TO_LEASES.format(look="", rows="SELECT unnest(CAST(CAST(:places AS text) AS tid[]))")
-    + """,
+    + f""",
 keyed AS (
-    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
-    SELECT e.v ->> 1, e.v ->> 2, l.id, l.lease, l.tenant
-      FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e (v) JOIN l ON l.id = (e.v ->> 0)::uuid)
+    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant, awaited)
+    SELECT e.name, e.key, l.id, l.lease, l.tenant, e.awaited::integer
+      FROM ROWS FROM ({_KEY_COLUMNS}) e (id, name, key, awaited) JOIN l ON l.id = e.id::uuid)
 """
     + _LEASED
 )
@@ -361,7 +363,7 @@ RELEASE_KEYS = f"""
 WITH mine AS MATERIALIZED (
     SELECT d.place, d.successor, d.expires_at
       FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {THESE} OFFSET 0) j
-     CROSS JOIN LATERAL (SELECT p.ctid AS place, p.successor, p.expires_at FROM treadle.dedupe p
+     CROSS JOIN LATERAL (SELECT ctid AS place, successor, expires_at FROM treadle.dedupe p
                           WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
                           LIMIT 1 FOR UPDATE SKIP LOCKED) d),
 gone AS (
@@ -388,13 +390,11 @@ SELECT d.id::text
   FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {THESE} OFFSET 0) j
  CROSS JOIN LATERAL (SELECT p.id FROM treadle.dedupe p
                       WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
-                        AND (p.successor IS NOT NULL OR coalesce(p.expires_at, 0) <= CAST(:now AS bigint))
-                      LIMIT 1) d
+                        AND (p.successor IS NOT NULL OR coalesce(p.expires_at, 0) <= CAST(:now AS bigint)) LIMIT 1) d
 """
 
 # ---- a snapshot for several reads
 
 # Read a page in the order of the index and no further, even if the statistics promise that there is little to sort.
 PLAN_BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
-
 PLAN_FREELY = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"

@@ -196,6 +196,13 @@ class PostgresStatements(Statements):
     # ---- limits
 
     UNIT = "chr(31)"
+    # Only keys of which something is used: a claim asks for very many, and of most of them nothing is. (OFFSET 0: what
+    # is below it is evaluated once.)
+    COUNTED_KEYS = f"{Statements.COUNTED_KEYS} OFFSET 0"
+    KEY_USES = f"""
+    SELECT * FROM ({Statements.KEY_USES} OFFSET 0) u (name, key, running, bucket, given_back, held_until, parked)
+     WHERE running > 0 OR bucket IS NOT NULL OR held_until IS NOT NULL OR parked IS NOT NULL
+    """
     # Those to come to now, if no other transaction does, and whether their keys are locked by this: then they are gone.
     TAKE_OPENINGS = """
     WITH o AS MATERIALIZED (
@@ -251,14 +258,29 @@ class PostgresStatements(Statements):
         {_ADD_BUCKETS}
         """,
     )
-    # Leases have ended: their keys have free places. (Whether rows are parked for them is not known here: a claim that
-    # parks one may not be committed yet.)
+    # Leases have ended: their keys have free places. Whether rows are parked for them is not looked up: a claim that
+    # parks one may not be committed yet. It has marked the places that are awaited, and this waits for it.
     RELEASE_LIMITS = (
         f"""
-        WITH gone AS (DELETE FROM treadle.lease_keys WHERE id = {THESE} RETURNING id, name, key)
+        WITH gone AS (DELETE FROM treadle.lease_keys WHERE id = {THESE} RETURNING name, key, awaited)
         INSERT INTO treadle.openings (name, key, at, held)
-        SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM gone
-         WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb))
+        SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM gone WHERE awaited = 1
+        """,
+    )
+    # Rows are parked for these keys, which we have locked: mark their places. The answer: the keys of which a lease is
+    # ended at this moment by a transaction that does not know it. This does not wait for that one: it may be a user's,
+    # and stay open for long. [[name, key], …]
+    MARK_AWAITED: tuple[str, ...] = (
+        f"""
+        WITH held AS MATERIALIZED (
+            SELECT e.name, e.key, k.place FROM ({Statements.KEYS} OFFSET 0) e
+             CROSS JOIN LATERAL (SELECT ctid AS place FROM treadle.lease_keys p
+                                  WHERE p.name = e.name AND p.key = e.key AND p.awaited = 0 OFFSET 0) k),
+        free AS MATERIALIZED (
+            SELECT ctid AS place FROM treadle.lease_keys WHERE ctid = ANY(ARRAY(SELECT place FROM held))
+               FOR NO KEY UPDATE SKIP LOCKED),
+        marked AS (UPDATE treadle.lease_keys SET awaited = 1 WHERE ctid = ANY(ARRAY(SELECT place FROM free)))
+        SELECT DISTINCT name, key FROM held WHERE place <> ALL(ARRAY(SELECT place FROM free))
         """,
     )
 

@@ -187,6 +187,7 @@ class SQLiteStatements(Statements):
         """,
         "DELETE FROM treadle_lease_keys WHERE id IN (SELECT value FROM json_each(:ids))",
     )
+    MARK_AWAITED: tuple[str, ...] = ()
 
     # ---- pauses
 
