@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import psycopg
 import pytest
 
 from tests.conformance.helpers import (
@@ -106,6 +107,27 @@ def test_jobs_that_stay_between_those_that_are_pruned_are_whole(store, clock, ot
 
     assert {None} == {store.get(id) for id in old}
     assert before == [store.get(id) for id in stay]
+    check_consistency(store)
+
+
+@pytest.mark.only("postgresql")
+@pytest.mark.parametrize("others", [0, 10])
+def test_a_job_that_another_transaction_has_locked_is_whole_and_pruned_later(store, clock, others):
+    """Old jobs are before and after it; few others are between them, or many."""
+    first, locked = finish(store, COMPLETED), finish(store, COMPLETED)
+    stay = [put(store, run_at=clock.now + 365 * DAY).id for _ in range(others)]
+    last = finish(store, COMPLETED)
+    clock.now += DAY
+    before = store.get(locked.id)
+
+    with psycopg.connect(store.url) as theirs:
+        theirs.execute("SELECT 1 FROM treadle.finished WHERE id = %s FOR UPDATE", [locked.id])
+        assert 2 == store.prune(ALL, HOUR, 3)
+        assert before == store.get(locked.id)
+
+    assert [None, None] == [store.get(job.id) for job in (first, last)]
+    assert 1 == store.prune(ALL, HOUR, 3)
+    assert sorted(stay) == sorted(ids(everything(store)))
     check_consistency(store)
 
 

@@ -32,7 +32,7 @@ Chore = Callable[[], int]
 PRUNED = (Status.COMPLETED, Status.CANCELLED)
 """What is pruned by default. A failed job stays until a person has looked at it."""
 CHUNK, PAGE = 500, 100
-OLD, OLD_IN_A_FILE = 2_500, 8_000
+OLD, OLD_IN_A_FILE = 5_000, 8_000
 """Jobs that are pruned in one transaction. All other writers of a SQLite file wait for it, about 7 ms."""
 PAUSE = 0.005
 """Seconds between two of them: a thread or process that only just ended a transaction would be the first to begin."""
@@ -166,9 +166,9 @@ def _reconcile(app: Treadle) -> int:
 
 
 def _prune(app: Treadle) -> int:
-    """Faster than jobs can end, and not so fast that those that run have to wait. SQLite works on their own cores, and
-    its transactions wait for each other, so it rests longer."""
-    rest = 4.0 if app.store.single_host else 1.0
+    """Faster than jobs can end, and not much faster: those that run would have to wait. SQLite works on their own
+    cores, and its transactions wait for each other, so it rests longer."""
+    rest = 4.0 if app.store.single_host else 1.75
     if app.retention is None:  # all jobs are kept; their usage by the minute is not
         return sum(prune(app.store, (), 0, rest=rest))
     return sum(prune(app.store, PRUNED, app.retention.total_seconds(), rest=rest))

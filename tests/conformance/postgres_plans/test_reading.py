@@ -164,13 +164,8 @@ def test_pruning_reads_only_old_jobs(explain, statuses):
 
 
 def test_pruning_reads_only_the_waits_for_old_jobs(explain):
-    """None of them is for a job that is pruned: they are for the youngest half."""
     before = FIRST + 40 * 100 * 1000
-    explain.connection.execute(
-        """INSERT INTO treadle.waits (id, tenant, kind, what, step, if_failed, met, since)
-           SELECT id, tenant, 'parent', id::text, '', 'hold', 0, 0 FROM treadle.finished WHERE completed_at > %s""",
-        [before + 21_000 * 1000],
-    )
+    fill_waits(explain)
     explain.connection.execute(  # as after an ANALYZE that met dead rows only: the table seems to be empty
         """UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192
             WHERE oid = 'treadle.waits'::regclass"""
@@ -182,11 +177,27 @@ def test_pruning_reads_only_the_waits_for_old_jobs(explain):
     assert plan.rows <= MOST, plan
 
 
-def test_pruning_deletes_by_index(explain):
-    before = FIRST + 40 * 100 * 1000
-    wanted = {"statuses": '["completed"]', "before": before, "oldest": first_id_of(before), "now": LATER}
+def fill_waits(explain):
+    """None of them is for a job that is pruned: they are for the youngest half."""
+    explain.connection.execute(
+        """INSERT INTO treadle.waits (id, tenant, kind, what, step, if_failed, met, since)
+           SELECT id, tenant, 'parent', id::text, '', 'hold', 0, 0 FROM treadle.finished WHERE completed_at > %s""",
+        [FIRST + (40 * 100 + 21_000) * 1000],
+    )
 
-    check(explain(Transaction.sql.PRUNE, {**wanted, "limit": BATCH}), 12 * BATCH)
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("status", ["completed", "failed"])
+def test_pruning_deletes_by_index(explain, status, waits):
+    """All jobs from one id to another, or one in a hundred of them: others are between those."""
+    before = FIRST + 40 * 100 * 1000
+    if waits:
+        fill_waits(explain)
+    wanted = {"statuses": json.dumps([status]), "before": before, "oldest": first_id_of(before), "now": LATER}
+
+    plan = explain(Transaction.sql.PRUNE, {**wanted, "limit": BATCH})
+
+    check(plan, 12 * BATCH + (40 * 100 if status == "failed" else 0))
 
 
 def test_deleting_reads_only_what_it_deletes(explain):

@@ -388,33 +388,47 @@ class PostgresStatements(Statements):
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
-    # of them.)
+    # of them. Most often no job waits for any of them: one look for all of them finds that out.)
     PRUNABLE = f"""
-    SELECT id, status, type, queue FROM treadle.finished f
+    SELECT ctid FROM treadle.finished f
      WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
        AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
-       AND {UNTHROTTLED} AND {UNNEEDED}
+       AND {UNTHROTTLED}
+       AND (NOT EXISTS (SELECT 1 FROM treadle.waits WHERE what < CAST(:oldest AS text)) OR {UNNEEDED})
      ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
     """
+    _FIRST_OLD, _LAST_OLD = "SELECT ids[1]::uuid FROM old_ids", "SELECT ids[cardinality(ids)]::uuid FROM old_ids"
+    # All jobs from the first to the last, or one more than twice as many as are pruned.
+    _JOBS_BETWEEN = (
+        f"SELECT 1 FROM treadle.jobs WHERE id >= ({_FIRST_OLD}) AND id <= ({_LAST_OLD}) LIMIT 2 * :limit + 1"
+    )
     # The ids to prune, if there are attempts of jobs between the first and last of them; and so on for other tables.
-    _IN_ATTEMPTS = """(SELECT ids::uuid[] FROM old_ids WHERE (
-             SELECT id FROM treadle.attempts WHERE id >= (SELECT ids[1]::uuid FROM old_ids) ORDER BY id LIMIT 1)
-             <= ids[cardinality(ids)]::uuid)::uuid[]"""
+    _IN_ATTEMPTS = f"""(SELECT ids::uuid[] FROM old_ids WHERE (
+             SELECT id FROM treadle.attempts WHERE id >= ({_FIRST_OLD}) ORDER BY id LIMIT 1)
+             <= ({_LAST_OLD}))::uuid[]"""
     _IN_STEPS, _IN_LOGS = _IN_ATTEMPTS.replace("attempts", "steps"), _IN_ATTEMPTS.replace("attempts", "logs")
     _IN_WAITS = _IN_ATTEMPTS.replace("attempts", "waits")
     _IN_WHATS = _IN_WAITS.replace(" id ", " what ").replace("uuid", "text")
 
-    # Delete jobs that ended long ago, with all of their rows: what they were, and how many.
+    # Delete jobs that ended long ago, with all of their rows: what they were, and how many. To find a place costs less
+    # than to find an id; and so does it to read all jobs from the first id to the last, unless too many others are
+    # between them. (`coalesce`, so that the ids are hashed once; from an array, which the planner believes to be short:
+    # it would not hash as many as it may expect from a large table.)
     PRUNE = f"""
-    WITH old AS MATERIALIZED ({PRUNABLE}),
+    WITH old AS (
+             DELETE FROM treadle.finished WHERE ctid = ANY(ARRAY({PRUNABLE})) RETURNING id, status, type, queue),
          old_ids AS MATERIALIZED (SELECT array_agg(id ORDER BY id) AS ids FROM old),
-         of_finished AS (DELETE FROM treadle.finished WHERE id = ANY((SELECT ids FROM old_ids)::uuid[])),
-         of_jobs AS (DELETE FROM treadle.jobs WHERE id = ANY((SELECT ids FROM old_ids)::uuid[])),
+         dense AS MATERIALIZED (SELECT count(*) <= 2 * :limit AS is_dense FROM ({_JOBS_BETWEEN}) j),
+         of_jobs AS (
+             DELETE FROM treadle.jobs WHERE id >= ({_FIRST_OLD}, dense WHERE is_dense) AND id <= ({_LAST_OLD})
+                AND coalesce(id IN (SELECT unnest(ids::uuid[]) FROM old_ids), false)),
+         of_scattered_jobs AS (
+             DELETE FROM treadle.jobs WHERE id = ANY((SELECT ids FROM old_ids, dense WHERE NOT is_dense)::uuid[])),
          of_attempts AS (DELETE FROM treadle.attempts WHERE id = ANY({_IN_ATTEMPTS})),
          of_steps AS (DELETE FROM treadle.steps WHERE id = ANY({_IN_STEPS})),
          of_logs AS (DELETE FROM treadle.logs WHERE id = ANY({_IN_LOGS})),
-         of_waits AS (
-             DELETE FROM treadle.waits WHERE id = ANY({_IN_WAITS}) OR (what = ANY({_IN_WHATS}) AND kind <> 'signal'))
+         of_waits AS (DELETE FROM treadle.waits WHERE id = ANY({_IN_WAITS})),
+         of_waits_for AS (DELETE FROM treadle.waits WHERE what = ANY({_IN_WHATS}) AND kind <> 'signal')
     SELECT status, type, queue, count(*) FROM old GROUP BY 1, 2, 3
     """
     PRUNE_USAGE = """
