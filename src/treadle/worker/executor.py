@@ -67,18 +67,22 @@ class Executor:
             "process": self._process_slots,
         }
 
-    def prepare(self, claimed: ClaimedJob, job_type: JobType) -> RunningAttempt:
-        """The attempt of a claimed job. It is in flight from now on."""
-        attempt = RunningAttempt(Run(claimed, *self._of_app), job_type)
-        if claimed.number in self._attempts.running:
-            self._attempts.give_up_stale(claimed.number)
-        self._attempts.running[claimed.number] = attempt
-        return attempt
+    def prepare(self, claimed: Sequence[ClaimedJob], types: Mapping[str, JobType]) -> list[RunningAttempt]:
+        """The attempts of claimed jobs. They are in flight from now on."""
+        now, running, attempts = time.monotonic(), self._attempts.running, list[RunningAttempt]()
+        for job in claimed:
+            attempt = RunningAttempt(Run(job, *self._of_app), types[job.type], now)
+            if job.number in running:
+                self._attempts.give_up_stale(job.number)
+            running[job.number] = attempt
+            attempts.append(attempt)
+        return attempts
 
     def start(self, attempts: Sequence[RunningAttempt]) -> bool:
         """Put attempts into slots. If there can be none now, release the job, and return False."""
         if self._hooks.any:
             self._report([attempt.run.claimed for attempt in attempts])
+        started = True
         for attempt in attempts:
             claimed, job_type = attempt.run.claimed, attempt.job_type
             slots = self._suspect_slots if claimed.suspicion and can_run(job_type) else self._slots[job_type.run]
@@ -92,7 +96,8 @@ class Executor:
                 text = "job %s (%s) cannot be started now, and is released: %s"
                 log.warning(text, claimed.id, claimed.type, error, extra=claimed.about)
                 self._attempts.end(attempt, UNSTARTED)
-        return not any(attempt.ended for attempt in attempts)
+                started = False
+        return started
 
     def _check_after(self, seconds: float, attempt: RunningAttempt, timeout: float) -> None:
         check = self._check_timeout, attempt, timeout

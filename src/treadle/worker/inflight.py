@@ -51,6 +51,8 @@ class RunningAttempt(msgspec.Struct, eq=False):
 
     run: Run
     job_type: JobType
+    claimed_at: float = 0.0
+    """By `time.monotonic()`."""
     kill: Callable[[], object] | None = None
     """Ends the handler by force, where that is possible: not in a thread."""
     started_at: float | None = None
