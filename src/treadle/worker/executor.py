@@ -154,15 +154,14 @@ class AsyncSlots:
     def put(self, attempt: RunningAttempt) -> None:
         self._inbox.append(attempt)
         try:
-            self._wake()
+            if not self._waking:
+                self._wake()
         except Exception:
             self._inbox.remove(attempt)  # its caller releases it: no slot may find it later
             raise
 
     def _wake(self) -> None:
-        """Have one more slot look at the inbox. It wakes the next one before it starts a handler."""
-        if self._waking:
-            return
+        """Have another slot look at the inbox, if none is about to. It wakes the next before it starts a handler."""
         if self._idle:
             self._idle.pop().set_result(None)
         else:
@@ -174,17 +173,18 @@ class AsyncSlots:
     async def _serve(self) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
+        cancel = task.cancel
         before = contextvars.copy_context()
         while True:
             self._waking = False
             turn_ends = time.monotonic() + self.YIELD_AFTER
             while self._inbox:
                 attempt = self._inbox.popleft()
-                if self._inbox:
+                if self._inbox and not self._waking:
                     self._wake()
-                self._attempts.end(attempt, await self._execute(attempt, task))
+                self._attempts.end(attempt, await self._execute(attempt, cancel))
                 if task.cancelling() or contextvars.copy_context() != before:
-                    if self._inbox:
+                    if self._inbox and not self._waking:
                         self._wake()
                     return
                 if time.monotonic() > turn_ends:
@@ -194,11 +194,11 @@ class AsyncSlots:
             self._idle.append(idle)
             await idle
 
-    async def _execute(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> Outcome | None:
+    async def _execute(self, attempt: RunningAttempt, cancel: Callable[[], object]) -> Outcome | None:
         if attempt.run.stop_reason is not None:
             return attempt.stopped()
         try:
-            attempt.kill = task.cancel
+            attempt.kill = cancel
             self._attempts.cells.start(attempt.run.claimed.number)
             if attempt.job_type.timeout is not None or self._attempts.health is not None:  # else it saves the call
                 attempt.started_at = time.monotonic()
