@@ -87,7 +87,7 @@ def _outside_steps(run: Run) -> Run:
     """The run, which may be ended now."""
     if run.suspension is not None:
         raise Suspend
-    if run.collecting is not run:
+    if run.collecting is not run.collected:
         raise TransactionOver("ctx.transaction() and ctx.complete() end the job; use them after the step")
     return run
 
@@ -96,7 +96,8 @@ def _outside_steps(run: Run) -> Run:
 def _ending(run: Run) -> Generator[Any]:
     if run.written:
         raise TransactionOver("ctx.transaction() has ended this job already; do all of its work in one block")
-    collected = [(some, len(some)) for some in (run.follow_ups, run.signals, run.batches)]
+    made = run.collected
+    collected = [(some, len(some)) for some in (made.follow_ups, made.signals, made.batches)]
     run.in_transaction = True
     try:
         with run.store.transaction(run.claimed, lambda: run.with_logs(run.completed(run.result))) as connection:

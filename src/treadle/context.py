@@ -34,6 +34,18 @@ current_run: ContextVar[Run | None] = ContextVar("treadle_run", default=None)
 """The attempt that the calling code belongs to: an enqueue inside it is a follow-up."""
 current_step: ContextVar[StepCall | None] = ContextVar("treadle_step", default=None)
 """The step that it belongs to: what is enqueued inside it is stored with it."""
+_lock = threading.Lock()
+
+
+class Collected(msgspec.Struct, eq=False):
+    """What a handler or a step of it has enqueued: it is stored with its end."""
+
+    follow_ups: list[NewJob] = []
+    signals: list[NewSignal] = []
+    batches: list[NewBatch] = []
+
+
+_NOTHING = Collected()
 
 
 class Run(msgspec.Struct, eq=False):
@@ -55,9 +67,6 @@ class Run(msgspec.Struct, eq=False):
     """Whether the handler called `complete`, with `result`."""
     ended: bool = False
     result: Any = None
-    follow_ups: list[NewJob] = []
-    signals: list[NewSignal] = []
-    batches: list[NewBatch] = []
     written: Outcome | None = None
     unawaited: Coroutine[Any, Any, None] | None = None
     """A call of `acomplete` that nobody has awaited yet."""
@@ -75,12 +84,22 @@ class Run(msgspec.Struct, eq=False):
     keeps: int | None = None
     """The least level of the records of `logging` that are kept."""
     lines: LineBuffer | None = None
+    enqueued: Collected | None = None
 
     @property
-    def collecting(self) -> Run | StepCall:
+    def collected(self) -> Collected:
+        """What is stored with its completion. Most runs never need it: each list costs the garbage collector time."""
+        if self.enqueued is None:
+            first = Collected()
+            with _lock:  # threads of one handler share it
+                self.enqueued = self.enqueued or first
+        return self.enqueued
+
+    @property
+    def collecting(self) -> Collected:
         """What an enqueue is stored with: the step that it is in, or else the completion."""
         step = current_step.get()
-        return self if step is None or step.ended else step
+        return self.collected if step is None or step.ended else step.collected
 
     def has_stored_step(self) -> None:
         """The attempts before this one no longer count."""
@@ -98,14 +117,15 @@ class Run(msgspec.Struct, eq=False):
 
     def completed(self, result: Any) -> Outcome:
         """The outcome of a handler that returned."""
-        if result is None and not self.follow_ups and not self.signals and not self.batches:
+        if result is None and self.enqueued is None:
             return COMPLETED
+        made = self.enqueued or _NOTHING
         return Outcome(
             OutcomeKind.COMPLETED,
             result=codec.result_to_json(result, self.claimed.type),
-            follow_ups=tuple(self.follow_ups),
-            signals=tuple(self.signals),
-            batches=tuple(self.batches),
+            follow_ups=tuple(made.follow_ups),
+            signals=tuple(made.signals),
+            batches=tuple(made.batches),
         )
 
     def with_logs(self, outcome: Outcome) -> Outcome:

@@ -117,7 +117,7 @@ class Producer(WithTwins):
         """A follow-up is stored after the handler has returned: then it waits, even if its parent is gone."""
         if not (wanted := [(id, job) for job in follow_ups for id in job.after]):
             return
-        known = {job.id: job.tenant for job in (*run.follow_ups, *run.collecting.follow_ups, *follow_ups)}
+        known = {job.id: job.tenant for job in (*run.collected.follow_ups, *run.collecting.follow_ups, *follow_ups)}
         for id, child in wanted:
             if id not in known and (parent := self.store.get(id)) is not None:
                 known[id] = parent.tenant

@@ -78,7 +78,7 @@ class ResultPoller:
 
     def __init__(self, store: Store, id: str, timeout: float) -> None:
         run = current_run.get()
-        if run is not None and any(job.id == id for job in run.follow_ups) and not run.written:
+        if run is not None and any(job.id == id for job in run.collected.follow_ups) and not run.written:
             raise WaitsForItself(id)
         self._store, self._id, self._timeout = store, id, timeout
         self._deadline = time.monotonic() + timeout

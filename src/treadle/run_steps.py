@@ -18,8 +18,8 @@ from typing import Any, NoReturn, Self
 import msgspec
 
 from treadle import clock, codec
-from treadle.batch import NewBatch, refuse_rejects
-from treadle.context import Run, caller, current_run, current_step
+from treadle.batch import refuse_rejects
+from treadle.context import Collected, Run, caller, current_run, current_step
 from treadle.errors import BadOption, BadPayload, BadStep, JobFailed, NotJSON, PayloadTooLarge, StoreBusy, StoreUnusable
 from treadle.group_commit import GroupCommit, warn_if_on_loop
 from treadle.job import ClaimedJob, NewJob, Status
@@ -29,7 +29,7 @@ from treadle.settings import checked_name, checked_seconds
 from treadle.signature import returned
 from treadle.steps import MOST_STEPS, Ended, NewStep, Step
 from treadle.stores.base import Store
-from treadle.waits import NewSignal, NewWait
+from treadle.waits import NewWait
 
 PAUSE = 0.5
 """Seconds to wait before a store that could not be used is tried again: a step that is done should not run again."""
@@ -77,9 +77,7 @@ class StepCall:
 
     def __init__(self, run: Run, name: str, function: Callable[..., Any], arguments: str) -> None:
         self.name, self.arguments = name, arguments
-        self.follow_ups: list[NewJob] = []
-        self.signals: list[NewSignal] = []
-        self.batches: list[NewBatch] = []
+        self.collected = Collected()
         self.ended = False
         self._run = run
         self._hint = returned(function)
@@ -107,7 +105,8 @@ class StepCall:
                 raise NotJSON(where, value, way_out)
         except (BadPayload, msgspec.MsgspecError) as error:
             raise Fail(f"{where} returned what cannot be stored: {error}") from error
-        collected = tuple(self.follow_ups), tuple(self.signals), tuple(self.batches)
+        made = self.collected
+        collected = tuple(made.follow_ups), tuple(made.signals), tuple(made.batches)
         return NewStep(self.name, "step", text, self.arguments, self._took, 0, *collected), back
 
     def value(self, stored: Step) -> Any:

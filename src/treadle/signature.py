@@ -114,9 +114,11 @@ class Signature:
             values = self._decode(payload)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise BadArguments(self.name, f"the stored payload does not fit: {error}", self._text) from None
-        arguments = {n: v for n in self.names if (v := getattr(values, n)) is not msgspec.UNSET}
-        if not self._required <= arguments.keys():
-            self._refuse(arguments.keys())
+        arguments = msgspec.structs.asdict(values)
+        if msgspec.UnsetType in map(type, arguments.values()):
+            arguments = {name: value for name, value in arguments.items() if value is not msgspec.UNSET}
+            if not self._required <= arguments.keys():
+                self._refuse(arguments.keys())
         return arguments
 
     def result(self, stored: Any) -> Any:

@@ -8,6 +8,7 @@ is released, and no attempt is used up. So it is if the worker stops, is quiet, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -45,8 +46,8 @@ class Ahead:
         self._attempts, self._parts = attempts, parts
         self._free, self._start = free, start
         self._loop = asyncio.get_running_loop()
-        self.waiting: deque[tuple[float, RunningAttempt]] = deque()
-        """With the moment of the claim. The heartbeat takes from it, too, in another thread: look at a copy."""
+        self.waiting: deque[RunningAttempt] = deque()
+        """The heartbeat takes from it, too, in another thread: look at a copy."""
         self.is_on = False
         """Whether jobs are claimed ahead: the last claim has left some behind."""
         self._timer: asyncio.TimerHandle | None = None
@@ -74,10 +75,9 @@ class Ahead:
 
     def add(self, claimed: Iterable[RunningAttempt], *, may_wait: bool) -> bool:
         """Start what has a slot. The rest waits, if it may. False if there can be no slot now."""
-        now = time.monotonic()
-        self.waiting.extend((now, attempt) for attempt in claimed)
+        self.waiting.extend(claimed)
         started = self.fill()
-        if self.waiting and not (may_wait and all(is_plain(attempt) for _, attempt in self.waiting.copy())):
+        if self.waiting and not (may_wait and all(is_plain(attempt) for attempt in self.waiting.copy())):
             self.release()
         elif self.waiting:
             self._cool_down = COOL_DOWN
@@ -99,17 +99,15 @@ class Ahead:
 
     def _take(self, most: int) -> list[RunningAttempt]:
         found: list[RunningAttempt] = []
-        while len(found) < most:
-            try:
-                found.append(self.waiting.popleft()[1])
-            except IndexError:
-                break
+        with contextlib.suppress(IndexError):
+            for _ in range(most):
+                found.append(self.waiting.popleft())
         return found
 
     def _release_late(self) -> None:
         self._timer = None
         waiting = self.waiting.copy()
-        if waiting and time.monotonic() - waiting[0][0] >= PATIENCE:
+        if waiting and time.monotonic() - waiting[0].claimed_at >= PATIENCE:
             self.release()
         elif waiting:
             self._timer = self._loop.call_later(AHEAD, self._release_late)

@@ -67,18 +67,22 @@ class Executor:
             "process": self._process_slots,
         }
 
-    def prepare(self, claimed: ClaimedJob, job_type: JobType) -> RunningAttempt:
-        """The attempt of a claimed job. It is in flight from now on."""
-        attempt = RunningAttempt(Run(claimed, *self._of_app), job_type)
-        if claimed.number in self._attempts.running:
-            self._attempts.give_up_stale(claimed.number)
-        self._attempts.running[claimed.number] = attempt
-        return attempt
+    def prepare(self, claimed: Sequence[ClaimedJob], types: Mapping[str, JobType]) -> list[RunningAttempt]:
+        """The attempts of claimed jobs. They are in flight from now on."""
+        now, running, attempts = time.monotonic(), self._attempts.running, list[RunningAttempt]()
+        for job in claimed:
+            attempt = RunningAttempt(Run(job, *self._of_app), types[job.type], now)
+            if job.number in running:
+                self._attempts.give_up_stale(job.number)
+            running[job.number] = attempt
+            attempts.append(attempt)
+        return attempts
 
     def start(self, attempts: Sequence[RunningAttempt]) -> bool:
         """Put attempts into slots. If there can be none now, release the job, and return False."""
         if self._hooks.any:
             self._report([attempt.run.claimed for attempt in attempts])
+        started = True
         for attempt in attempts:
             claimed, job_type = attempt.run.claimed, attempt.job_type
             slots = self._suspect_slots if claimed.suspicion and can_run(job_type) else self._slots[job_type.run]
@@ -92,7 +96,8 @@ class Executor:
                 text = "job %s (%s) cannot be started now, and is released: %s"
                 log.warning(text, claimed.id, claimed.type, error, extra=claimed.about)
                 self._attempts.end(attempt, UNSTARTED)
-        return not any(attempt.ended for attempt in attempts)
+                started = False
+        return started
 
     def _check_after(self, seconds: float, attempt: RunningAttempt, timeout: float) -> None:
         check = self._check_timeout, attempt, timeout
@@ -149,15 +154,14 @@ class AsyncSlots:
     def put(self, attempt: RunningAttempt) -> None:
         self._inbox.append(attempt)
         try:
-            self._wake()
+            if not self._waking:
+                self._wake()
         except Exception:
             self._inbox.remove(attempt)  # its caller releases it: no slot may find it later
             raise
 
     def _wake(self) -> None:
-        """Have one more slot look at the inbox. It wakes the next one before it starts a handler."""
-        if self._waking:
-            return
+        """Have another slot look at the inbox, if none is about to. It wakes the next before it starts a handler."""
         if self._idle:
             self._idle.pop().set_result(None)
         else:
@@ -169,17 +173,18 @@ class AsyncSlots:
     async def _serve(self) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
+        cancel = task.cancel
         before = contextvars.copy_context()
         while True:
             self._waking = False
             turn_ends = time.monotonic() + self.YIELD_AFTER
             while self._inbox:
                 attempt = self._inbox.popleft()
-                if self._inbox:
+                if self._inbox and not self._waking:
                     self._wake()
-                self._attempts.end(attempt, await self._execute(attempt, task))
+                self._attempts.end(attempt, await self._execute(attempt, cancel))
                 if task.cancelling() or contextvars.copy_context() != before:
-                    if self._inbox:
+                    if self._inbox and not self._waking:
                         self._wake()
                     return
                 if time.monotonic() > turn_ends:
@@ -189,11 +194,11 @@ class AsyncSlots:
             self._idle.append(idle)
             await idle
 
-    async def _execute(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> Outcome | None:
+    async def _execute(self, attempt: RunningAttempt, cancel: Callable[[], object]) -> Outcome | None:
         if attempt.run.stop_reason is not None:
             return attempt.stopped()
         try:
-            attempt.kill = task.cancel
+            attempt.kill = cancel
             self._attempts.cells.start(attempt.run.claimed.number)
             if attempt.job_type.timeout is not None or self._attempts.health is not None:  # else it saves the call
                 attempt.started_at = time.monotonic()

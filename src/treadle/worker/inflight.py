@@ -51,6 +51,8 @@ class RunningAttempt(msgspec.Struct, eq=False):
 
     run: Run
     job_type: JobType
+    claimed_at: float = 0.0
+    """By `time.monotonic()`."""
     kill: Callable[[], object] | None = None
     """Ends the handler by force, where that is possible: not in a thread."""
     started_at: float | None = None
@@ -106,6 +108,7 @@ class Attempts:
         self.claiming = False
         """Whether there may be leases that are not in `running` yet."""
         self.changed, self._any_ended = asyncio.Event(), asyncio.Event()
+        self._awaited = False
         self.cells, self._outcomes, self._parts, self.health = cells, outcomes, parts, health
         self._loop = asyncio.get_running_loop()
         self._from_threads: deque[tuple[RunningAttempt, Outcome | None]] = deque()
@@ -150,7 +153,7 @@ class Attempts:
         self.running[number].stop(StopReason.LOST)
         self.given_up.add(number)
         self.timed.pop(number, None)
-        self.cells.end(number)
+        self.cells.end([number])
 
     def new_progress(self) -> list[tuple[ClaimedJob, Progress]]:
         """What handlers have reported since the last call."""
@@ -191,8 +194,9 @@ class Attempts:
                 outcome = attempt.run.with_logs(outcome)
             if attempt.timer is not None:
                 attempt.timer.cancel()
+            if not self._ended:
+                self._any_ended.set()  # first: outcomes go before the claim that fills their slots
             self._ended.append((claimed, outcome))
-            self._any_ended.set()  # first: outcomes go before the claim that fills their slots
             self.unsettled += 1
             self.ended_total += 1
             if outcome is not None and outcome.otherwise is not None:
@@ -201,7 +205,9 @@ class Attempts:
                 self._outcomes[outcome.kind] += 1
                 if self._reports_all or outcome.kind is not OutcomeKind.COMPLETED:
                     self._report(attempt, outcome)
-        self.changed.set()
+        if self._awaited:  # to ask costs less than to set what is set
+            self._awaited = False
+            self.changed.set()
         if self.on_room is not None:
             self.on_room()
 
@@ -247,20 +253,15 @@ class Attempts:
     def settled(self, aside: Sequence[ClaimedJob] = (), pause: float = 0.0) -> None:
         """Nothing more can be done for what `ended` returned: it is committed, or it cannot be. Those set `aside` are
         settled again after a pause."""
-        timed, raised, numbers = self.timed, self.raised, {claimed.number for claimed in aside}
-        for claimed, outcome in self._settling:
-            if claimed.number in numbers:
-                self._aside.append((claimed, outcome))
-                continue
-            self.cells.end(claimed.number)
-            if raised:
-                raised.pop(claimed.number, None)
-            if self.joined:
-                self.joined.pop(claimed.number, None)
-            if timed:
-                timed.pop(claimed.number, None)
+        numbers = {claimed.number for claimed, _ in self._settling}
         if aside:
+            numbers -= {claimed.number for claimed in aside}
+            self._aside += [one for one in self._settling if one[0].number not in numbers]
             self._loop.call_later(pause, self._settle_again)
+        self.cells.end(numbers)
+        for known in (self.raised, self.joined, self.timed):
+            for number in numbers & known.keys() if known else ():
+                del known[number]
         self._settling = []
         self.unsettled = len(self._ended) + len(self._aside)
         self.changed.set()
@@ -289,6 +290,7 @@ class Attempts:
     async def change(self) -> None:
         """Wait for the next change. Each waiter checks what it waits for first, so several can share one event."""
         self.changed.clear()
+        self._awaited = True
         await self.changed.wait()
 
 
@@ -372,12 +374,13 @@ class Inflight:
         self._cell_of[number] = cell = self._free.pop()
         self._cells[cell] = -number if apart else number
 
-    def end(self, number: int) -> None:
-        """Charge no job for this lease any more. It may never have started, or have ended before."""
-        cell = self._cell_of.pop(number, None)
-        if cell is not None:
-            self._cells[cell] = 0
-            self._free.append(cell)
+    def end(self, numbers: Iterable[int]) -> None:
+        """Charge no job for these leases any more. They may never have started, or have ended before."""
+        for number in numbers:
+            cell = self._cell_of.pop(number, None)
+            if cell is not None:
+                self._cells[cell] = 0
+                self._free.append(cell)
 
     def started(self, *, apart: bool) -> list[int]:
         """The leases that were started and are not settled: with those in children if `apart`, else without them."""

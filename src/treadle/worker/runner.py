@@ -52,35 +52,30 @@ def run_sync(run: Run, job_type: JobType) -> Outcome | None:
 
 
 async def run_async(run: Run, job_type: JobType) -> Outcome | None:
-    """Await an async handler. If the worker cancels the task, the outcome is that of the stop."""
+    """Await an async handler. If the worker cancels the task, the outcome is that of the stop. Notes if the handler saw
+    CancelledError, swallowed or not."""
     token = current_run.set(run)
     try:
-        return _returned(run, job_type, await _awaited(run, job_type))
+        if job_type.logs is not None:
+            keep_records(run, job_type.logs)
+        try:
+            if job_type.timeout is None:
+                result = await (_call(run, job_type) if job_type.around is None else _acall(run, job_type, None))
+            else:
+                result = await _within(job_type.timeout, run, job_type)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                raise  # the handler's own: it is a failure like any other
+            run.stop_seen, result = True, None
+        if run.stop_reason is not None:  # a stop cancels the task, so that the handler cannot have missed it
+            run.stop_seen = True
+        return _returned(run, job_type, result)
     except BaseException as error:
         return _raised(run, job_type, error)
     finally:
         run.ended = True
         current_run.reset(token)
-
-
-async def _awaited(run: Run, job_type: JobType) -> Any:
-    """What the handler returns; None if it was cancelled. Notes if it saw CancelledError, swallowed or not."""
-    if job_type.logs is not None:
-        keep_records(run, job_type.logs)
-    try:
-        if job_type.timeout is None:
-            result = await (_call(run, job_type) if job_type.around is None else _acall(run, job_type, None))
-        else:
-            result = await _within(job_type.timeout, run, job_type)
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is None or not task.cancelling():
-            raise  # the handler's own: it is a failure like any other
-        run.stop_seen = True
-        return None
-    if run.stop_reason is not None:  # a stop cancels the task, so that the handler cannot have missed it
-        run.stop_seen = True
-    return result
 
 
 async def _within(seconds: float, run: Run, job_type: JobType) -> Any:

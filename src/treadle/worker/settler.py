@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import cast
 
 from treadle.errors import JobNotFound, SchemaTooNew, SchemaTooOld, StoreBusy, StoreUnusable
 from treadle.hooks import HookDispatcher
@@ -45,8 +46,8 @@ class Settler:
         while True:
             ended = await self._attempts.ended()
             aside: Sequence[ClaimedJob] = ()
-            if outcomes := [(claimed, o) for claimed, o in ended if o is not None and not o.written]:
-                aside = await self._settle(outcomes)
+            if outcomes := [one for one in ended if one[1] is not None and not one[1].written]:
+                aside = await self._settle(cast(Settling, outcomes))
             if self._hooks.hooks.any:  # an outcome that `ctx.transaction()` has written has its event too
                 self._hooks.ended([(claimed, o) for claimed, o in ended if o is not None and o.written], None)
             self._attempts.settled(aside, PAUSE)

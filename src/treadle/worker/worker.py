@@ -340,7 +340,7 @@ class Worker(ThreadStarter):
             self._wakeup.hint.clear()
             self._attempts.claiming = True
             claimed = await self._claim(free)
-            attempts = [self._executor.prepare(job, self._types[job.type]) for job in claimed]
+            attempts = self._executor.prepare(claimed, self._types)
             if self._ahead.is_on:
                 started = self._ahead.add(attempts, may_wait=not self._stopping and not self._quiet)
             else:

@@ -17,7 +17,7 @@ import bullmq  # type: ignore[import-untyped]
 
 from treadle import clock, codec
 from treadle.app import Treadle
-from treadle.context import Run
+from treadle.context import Collected, Run
 from treadle.contrib.bullmq.producer import Bull
 from treadle.contrib.bullmq.translate import SNOOZES, cancel_key, claimed_from, milliseconds, with_ids
 from treadle.contrib.bullmq.unsupported import Refused, RefusedSteps
@@ -257,8 +257,7 @@ class Consumer:
             app.redactor,
             cast(StepSaver, RefusedSteps()),
             self._shared.state,
-            signals=Refused("td.signal in a handler"),
-            batches=Refused("td.batch in a handler"),
+            enqueued=Collected(signals=Refused("td.signal in a handler"), batches=Refused("td.batch in a handler")),
         )
         return Attempt(job, job_type, run)
 

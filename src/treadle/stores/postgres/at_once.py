@@ -144,8 +144,11 @@ def match_signals(database: Database, request: ClaimRequest, free: int, most: in
 
 def settle(database: Database, ended: Sequence[LeaseOutcome]) -> Settled | None:
     """Write completions from which nothing follows. If a lease is lost, the next settle finds what was written now."""
-    if not ended or not all(map(_is_simple, ended)):
+    if not ended:
         return None
+    for claimed, outcome in ended:
+        if claimed.keyed or claimed.batch is not None or (outcome is not COMPLETED and outcome != COMPLETED):
+            return None
     statement: str = sql.COMPLETE_ALL
     parameters: dict[str, str | None] = {**fences(ended)}
     alike = database.cursors.known.limits.alike(c.type for c, _ in ended)
@@ -157,13 +160,6 @@ def settle(database: Database, ended: Sequence[LeaseOutcome]) -> Settled | None:
     if woken:
         database.notified(notices)
     return Settled(now, ended) if held == len(ended) else None
-
-
-def _is_simple(one: LeaseOutcome) -> bool:
-    claimed, outcome = one
-    if claimed.keyed or claimed.batch is not None:
-        return False
-    return outcome is COMPLETED or outcome == COMPLETED
 
 
 def save_steps(database: Database, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None] | None:

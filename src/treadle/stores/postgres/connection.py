@@ -76,9 +76,11 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     def execute_prepared(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
         """Execute a statement that comes often. psycopg itself prepares it when it comes for the sixth time, and
-        searches it for placeholders each time, which for a claim takes as long as all else that it does."""
+        searches it for placeholders each time, which for a claim takes as long as all else that it does. A number in
+        binary costs half of one in text."""
         text, names = numbered(statement)
-        rows: Rows = RawCursor(self).execute(text, [parameters[name] for name in names], prepare=True)
+        values = [parameters[name] for name in names]
+        rows: Rows = RawCursor(self).execute(text, values, prepare=True, binary=True)
         return rows
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:

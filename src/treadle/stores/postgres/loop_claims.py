@@ -34,7 +34,8 @@ class LoopConnection(AsyncConnection[tuple[Any, ...]]):
 
     async def execute_prepared(self, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         text, names = numbered(statement)
-        rows = await AsyncRawCursor(self).execute(text, [parameters[name] for name in names], prepare=True)
+        values = [parameters[name] for name in names]
+        rows = await AsyncRawCursor(self).execute(text, values, prepare=True, binary=True)
         return await rows.fetchall()
 
     def __del__(self, *_: Any) -> None:

@@ -13,15 +13,19 @@ from treadle.outcome import UNSUCCESSFUL, Outcome
 from treadle.stores.ranges import Candidate, Head, Position, ReadyRange
 from treadle.stores.transaction import LeaseOutcome, requeued
 
-_COLUMNS = attrgetter(
-    *("id", "type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "dedupe_rule", "traceparent"),
-    *("schedule", "fired_at", "origin", "batch", "run_at", "delay", "start_within", "fair", "after"),
+_ALWAYS = attrgetter("id", "type", "queue", "tenant", "subject", "priority", "max_attempts")
+_RARELY = attrgetter(
+    *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "origin", "batch", "run_at", "delay"),
+    *("start_within", "fair", "after"),
 )
+_PLAIN = _RARELY(NewJob(id="", type=""))
 
 
 def new_rows(jobs: Sequence[NewJob]) -> Mapping[str, Any]:
-    """New jobs, as NEW_JOBS takes them."""
-    return {"rows": as_json([_COLUMNS(job) for job in jobs]), "payloads": f"[{','.join(job.payload for job in jobs)}]"}
+    """New jobs, as NEW_JOBS takes them. A plain one ends early: to read what it has not costs the server as much as the
+    rest."""
+    rows = [_ALWAYS(job) if (rare := _RARELY(job)) == _PLAIN else _ALWAYS(job) + rare for job in jobs]
+    return {"rows": as_json(rows), "payloads": f"[{','.join([job.payload for job in jobs])}]"}
 
 
 def fences(ended: Sequence[LeaseOutcome]) -> Mapping[str, str]:
