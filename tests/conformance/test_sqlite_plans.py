@@ -422,6 +422,7 @@ def test_what_all_databases_share_is_sqlite_here(store):
                 by="type, ",
                 group="1, type",
                 which="true",
+                once=Transaction.sql.ONCE,
                 pairs=Transaction.sql.PAIRS,
                 names="type",
                 keys=Transaction.sql.COUNTED_KEYS,

@@ -5,9 +5,13 @@ with a key is met job by job: a job whose key has no free place is parked for it
 claims read, so that a full key costs the others nothing.
 
 How many jobs run under a key is counted, in the leases, while nobody else can start one (`lock_limits`). A place
-becomes free when a job ends, or at a known time. Both leave an opening: a row that names the key and the moment. A
-claim that comes to it puts back as many of the parked jobs as there are free places. An opening that is missing (its
-job was cancelled meanwhile, say) is added by a chore.
+becomes free when a job ends, or at a known time. Both leave an opening, if jobs are parked for the key: a row that
+names it and the moment. A claim that comes to it puts back as many of the parked jobs as there are free places. An
+opening that is missing (its job was cancelled meanwhile, say) is added by a chore.
+
+On PostgreSQL, who ends a job cannot see what a claim parks at that moment. So a claim that parks the first job for a
+key marks its places as awaited, and so does each claim that takes one while jobs are parked. Who ends a job reads the
+mark: a delete waits for the claim that writes it, if need be.
 """
 
 from __future__ import annotations
@@ -76,7 +80,7 @@ def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key], *, count_al
 
 def _uses(tx: Transaction, bounds: Mapping[Key, Bounds], count_all: bool) -> dict[Key, KeyUse]:
     asked = [(*key, int(count_all or n is not None), int(rate is not None)) for key, (n, rate) in bounds.items()]
-    statement = tx.sql.KEY_USES.format(keys=tx.sql.COUNTED_KEYS, unit=tx.sql.UNIT)
+    statement = tx.sql.KEY_USES.format(keys=tx.sql.COUNTED_KEYS, unit=tx.sql.UNIT, once=tx.sql.ONCE)
     rows = tx.execute(statement, {"keys": as_json(asked), "now": tx.now, "grace": RECLAIM_AFTER})
     found = dict.fromkeys(bounds, UNUSED)
     for name, key, running, bucket, given_back, held_until, parked in rows.fetchall():

@@ -12,7 +12,8 @@ from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
 
-KEY_USES = Transaction.sql.KEY_USES.format(keys=Transaction.sql.COUNTED_KEYS, unit=Transaction.sql.UNIT)
+SQL = Transaction.sql
+KEY_USES = SQL.KEY_USES.format(keys=SQL.COUNTED_KEYS, unit=SQL.UNIT, once=SQL.ONCE)
 SOME_KEYS = [("api", f"key-{ENDED + 1 + n}") for n in range(BATCH)]
 
 ONE_KEY = """

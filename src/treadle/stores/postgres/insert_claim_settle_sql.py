@@ -4,7 +4,6 @@ from treadle.stores.statements import Statements
 from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, MOST_ATTEMPTS, THESE
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
-
 # The attempts before this one.
 _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 
@@ -51,10 +50,9 @@ INSERT_JOBS = NEW_JOBS + _NEW_BLOCKED + NEW_READY
 
 # Which limits are in force, whether one of their keys may have a free place again, and when something happens next that
 # may let waiting jobs go. A claim also has to know whether its worker may claim.
-_LIMITS_VERSION, _IS_ALIVE, _KEYS = Statements.LIMITS_VERSION, Statements.IS_ALIVE, Statements.KEYS
+_LIMITS_VERSION, _IS_ALIVE, _ARRIVAL = Statements.LIMITS_VERSION, Statements.IS_ALIVE, Statements.NEXT_ARRIVAL
 OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
-_STATE = f"({_LIMITS_VERSION}), {OPENED}, ({Statements.NEXT_ARRIVAL})"
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), {_STATE}"
+_STATE = f"({_LIMITS_VERSION}), {OPENED}, ({_ARRIVAL})"
 
 # Every (queue, type) in which jobs wait, with its highest priority, and where that begins: a jump over the index per
 # pair. Whether the type is fair, and whether its jobs wait by turns: those have rows of their own. The last row has no
@@ -84,8 +82,7 @@ SELECT queue, type, priority, run_at, id::text,
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        (SELECT json_agg(json_build_array(tenant, queue, type, until))::text FROM treadle.pauses), {{is_alive}}, {_STATE}
 """
-CLAIM_RANGES = _READY_RANGES.format(is_alive=f"({_IS_ALIVE})")
-READY_RANGES = _READY_RANGES.format(is_alive="NULL::integer")
+READY_RANGES, CLAIM_RANGES = (_READY_RANGES.format(is_alive=one) for one in ("NULL::integer", f"({_IS_ALIVE})"))
 
 # The next :limit due jobs of ranges and, where there are fewer, the next lower priority: [[[[run_at, id], …], priority
 # or null], …], as one text, because a row for each range costs more.
@@ -118,8 +115,12 @@ SELECT run_at, queue, type FROM treadle.ready
  WHERE run_at > updated_at AND run_at > :now AND parked NOT IN ('key', 'wait') ORDER BY run_at LIMIT :limit
 """
 
+# What a claim has to know, if it need not look at the ranges.
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), {_STATE}"
+
 # Lock keys of limits until we commit, so that nobody else starts a job of theirs; or those that no other transaction
 # has locked. Sorted, so that no two transactions deadlock. [[name, key], …]
+_KEYS = Statements.KEYS
 _LOCK_LIMITS = f"""
 SELECT k.name, k.key, {{lock}}(k.number)
   FROM (SELECT e.name, e.key, hashtextextended('treadle ' || e.name || chr(31) || e.key, 0) AS number
@@ -231,8 +232,8 @@ INSERT_LEASES_OF = (
 )
 # ... or these rows, which we have locked, and with each lease the keys under which it runs. {row, …}, and in columns
 # [id, …], [name, …], [key, …], [1 if jobs are parked for the key, …]
-_TEXTS = "json_array_elements_text(CAST(:{} AS text)::json)"
-_KEY_COLUMNS = ", ".join(map(_TEXTS.format, ("ids", "names", "keys", "awaited")))
+_TEXTS = "json_array_elements_text(CAST(:{} AS text)::json)".format
+_KEY_COLUMNS = ", ".join(map(_TEXTS, ("ids", "names", "keys", "awaited")))
 INSERT_KEYED_LEASES = (
     MOVE_TO_LEASES.format(look="", rows="SELECT unnest(CAST(CAST(:places AS text) AS tid[]))")
     + f""",
@@ -393,8 +394,7 @@ SELECT d.id::text
                         AND (p.successor IS NOT NULL OR coalesce(p.expires_at, 0) <= CAST(:now AS bigint)) LIMIT 1) d
 """
 
-# ---- a snapshot for several reads
+# ---- a snapshot for several reads: a page is read by its index, even if there seems to be little to sort
 
-# Read a page in the order of the index and no further, even if the statistics promise that there is little to sort.
 PLAN_BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
 PLAN_FREELY = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"

@@ -195,14 +195,7 @@ class PostgresStatements(Statements):
 
     # ---- limits
 
-    UNIT = "chr(31)"
-    # Only keys of which something is used: a claim asks for very many, and of most of them nothing is. (OFFSET 0: what
-    # is below it is evaluated once.)
-    COUNTED_KEYS = f"{Statements.COUNTED_KEYS} OFFSET 0"
-    KEY_USES = f"""
-    SELECT * FROM ({Statements.KEY_USES} OFFSET 0) u (name, key, running, bucket, given_back, held_until, parked)
-     WHERE running > 0 OR bucket IS NOT NULL OR held_until IS NOT NULL OR parked IS NOT NULL
-    """
+    UNIT, ONCE = "chr(31)", "OFFSET 0"
     # Those to come to now, if no other transaction does, and whether their keys are locked by this: then they are gone.
     TAKE_OPENINGS = """
     WITH o AS MATERIALIZED (
@@ -270,10 +263,11 @@ class PostgresStatements(Statements):
     # Rows are parked for these keys, which we have locked: mark their places. The answer: the keys of which a lease is
     # ended at this moment by a transaction that does not know it. This does not wait for that one: it may be a user's,
     # and stay open for long. [[name, key], …]
+    _KEYS = Statements.KEYS
     MARK_AWAITED: tuple[str, ...] = (
         f"""
         WITH held AS MATERIALIZED (
-            SELECT e.name, e.key, k.place FROM ({Statements.KEYS} OFFSET 0) e
+            SELECT e.name, e.key, k.place FROM ({_KEYS} OFFSET 0) e
              CROSS JOIN LATERAL (SELECT ctid AS place FROM treadle.lease_keys p
                                   WHERE p.name = e.name AND p.key = e.key AND p.awaited = 0 OFFSET 0) k),
         free AS MATERIALIZED (
@@ -388,13 +382,12 @@ class PostgresStatements(Statements):
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
-    # of them. Most often no job waits for any of them: one look for all of them finds that out.)
+    # of them.)
     PRUNABLE = f"""
     SELECT ctid FROM treadle.finished f
      WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
        AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
-       AND {UNTHROTTLED}
-       AND (NOT EXISTS (SELECT 1 FROM treadle.waits WHERE what < CAST(:oldest AS text)) OR {UNNEEDED})
+       AND {UNTHROTTLED} AND {UNNEEDED}
      ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
     """
     _FIRST_OLD, _LAST_OLD = "SELECT ids[1]::uuid FROM old_ids", "SELECT ids[cardinality(ids)]::uuid FROM old_ids"

@@ -139,7 +139,7 @@ class SQLiteStatements(Statements):
 
     # ---- limits
 
-    UNIT = "char(31)"
+    UNIT, ONCE = "char(31)", "LIMIT -1"
     # Those to come to now, which are gone then.
     TAKE_OPENINGS = """
     DELETE FROM treadle_openings WHERE seq IN (

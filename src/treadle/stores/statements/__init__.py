@@ -20,7 +20,7 @@ class Statements(Work, Manage, Reading, Stats, Control, Schedules, Waiting, Batc
     def __init__(self, translate: Callable[[str], str] = str) -> None:
         for part in Statements.__mro__:
             for name, sql in vars(part).items():
-                if name.isupper() and getattr(self, name) is sql:  # else this database has its own
+                if name.isupper():
                     setattr(self, name, translate(sql))
 
     def translate(self, sql: str) -> str:

@@ -45,30 +45,33 @@ class Control:
             ON CONFLICT (name, key) DO UPDATE SET at = l.at + 1
     """
     # How much of each key is used: jobs that run, its bucket, tokens given back since, and until when it is held back.
-    # A stuck lease is not counted. Each lease is looked up by its job: a join may read all of them for each of them, if
-    # the planner believes that there are none. [[name, key, 1 if jobs that run are counted, 1 if it has a rate], …]
+    # Only keys of which something is: a claim asks for very many. A stuck lease is not counted. Each lease is looked up
+    # by its job: a join may read all of them for each of them, if the planner believes that there are none. {once}:
+    # what is below it is evaluated once. [[name, key, 1 if jobs that run are counted, 1 if it has a rate], …]
     COUNTED_KEYS = KEYS.replace("FROM", ", (e ->> 2)::integer AS counted, (e ->> 3)::integer AS rated FROM", 1)
     _BUCKET = """FROM treadle.buckets b WHERE b.name = e.name AND b.key = e.key AND b.full_at IS NOT NULL
                   ORDER BY b.seq DESC LIMIT 1"""
     KEY_USES = f"""
-        SELECT e.name, e.key,
-               CASE WHEN e.counted = 0 THEN 0
-                    WHEN substr(e.name, 1, 5) = 'type:'
-                    THEN (SELECT count(*) FROM treadle.leases l WHERE l.type = substr(e.name, 6) AND NOT {STUCK})
-                    ELSE (SELECT count(*) FROM treadle.lease_keys k
-                           WHERE k.name = e.name AND k.key = e.key
-                             AND (SELECT NOT {STUCK} FROM treadle.leases l
-                                   WHERE l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease)) END,
-               CASE WHEN e.rated = 1 THEN (SELECT json_build_array(full_at, seq)::text {_BUCKET}) END,
-               CASE WHEN e.rated = 1 THEN (
-                   SELECT count(*) FROM treadle.buckets r
-                    WHERE r.name = e.name AND r.key = e.key AND r.full_at IS NULL
-                      AND r.seq > (SELECT seq {_BUCKET})) END,
-               (SELECT max(o.at) FROM treadle.openings o
-                 WHERE o.name = e.name AND o.key = e.key AND o.held > 0 AND o.held = 1),
-               (SELECT 1 FROM treadle.ready r
-                 WHERE r.parked = 'limit:' || e.name || {{unit}} || e.key AND r.parked > 'fair' LIMIT 1)
-          FROM ({{keys}}) e
+        SELECT * FROM (
+            SELECT e.name, e.key,
+                   CASE WHEN e.counted = 0 THEN 0
+                        WHEN substr(e.name, 1, 5) = 'type:'
+                        THEN (SELECT count(*) FROM treadle.leases l WHERE l.type = substr(e.name, 6) AND NOT {STUCK})
+                        ELSE (SELECT count(*) FROM treadle.lease_keys k
+                               WHERE k.name = e.name AND k.key = e.key
+                                 AND (SELECT NOT {STUCK} FROM treadle.leases l
+                                       WHERE l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease)) END AS running,
+                   CASE WHEN e.rated = 1 THEN (SELECT json_build_array(full_at, seq)::text {_BUCKET}) END AS bucket,
+                   CASE WHEN e.rated = 1 THEN (
+                       SELECT count(*) FROM treadle.buckets r
+                        WHERE r.name = e.name AND r.key = e.key AND r.full_at IS NULL
+                          AND r.seq > (SELECT seq {_BUCKET})) END AS given_back,
+                   (SELECT max(o.at) FROM treadle.openings o
+                     WHERE o.name = e.name AND o.key = e.key AND o.held > 0 AND o.held = 1) AS held_until,
+                   (SELECT 1 FROM treadle.ready r
+                     WHERE r.parked = 'limit:' || e.name || {{unit}} || e.key AND r.parked > 'fair' LIMIT 1) AS parked
+              FROM ({{keys}} {{once}}) e {{once}}) u
+         WHERE running > 0 OR bucket IS NOT NULL OR held_until IS NOT NULL OR parked IS NOT NULL
     """
     # [[name, key, id, lease, tenant], …]
     ADD_LEASE_KEYS = """
