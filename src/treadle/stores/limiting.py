@@ -75,14 +75,18 @@ def changes(tx: Transaction) -> list[LimitChange]:
 
 def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key], *, count_all: bool = True) -> dict[Key, KeyUse]:
     """How much of these keys is used. `count_all`: count the jobs that run under keys that only have a rate, too."""
-    return _uses(tx, {key: limits.bounds(key) for key in sorted(keys)}, count_all) if keys else {}
+    bounds = {key: limits.bounds(key) for key in sorted(keys)}
+    return dict.fromkeys(bounds, UNUSED) | _uses(tx, bounds, count_all)
 
 
 def _uses(tx: Transaction, bounds: Mapping[Key, Bounds], count_all: bool) -> dict[Key, KeyUse]:
+    """Of the keys of which something is used."""
     asked = [(*key, int(count_all or n is not None), int(rate is not None)) for key, (n, rate) in bounds.items()]
+    if not asked:
+        return {}
     statement = tx.sql.KEY_USES.format(keys=tx.sql.COUNTED_KEYS, unit=tx.sql.UNIT, once=tx.sql.ONCE)
     rows = tx.execute(statement, {"keys": as_json(asked), "now": tx.now, "grace": RECLAIM_AFTER})
-    found = dict.fromkeys(bounds, UNUSED)
+    found = {}
     for name, key, running, bucket, given_back, held_until, parked in rows.fetchall():
         full_at = row = 0
         if bucket is not None and (rate := bounds[name, key][1]):
@@ -92,40 +96,30 @@ def _uses(tx: Transaction, bounds: Mapping[Key, Bounds], count_all: bool) -> dic
     return found
 
 
-class KeyInClaim:
+class KeyInClaim(msgspec.Struct, eq=False, gc=False):
     """One key of a limit, as a claim knows it."""
 
-    __slots__ = (
-        "bounds",
-        "free",
-        "is_left",
-        "is_rated",
-        "is_spent",
-        "is_still_full",
-        "key",
-        "limited",
-        "parked_for",
-        "starts",
-        "use",
-    )
+    key: Key
+    bounds: Bounds
+    limited: int
+    """2: a job that runs under it frees a place when it ends; else 1. See `ClaimedJob.limited`."""
+    use: KeyUse = UNUSED
+    free: int | None = None
+    """Places that no job of this claim has taken. None: not measured, or another claim has locked it."""
+    starts: int = 0
+    """Jobs that were claimed, and that its rate does not know yet."""
+    is_spent: bool = False
+    """Whether its rate has changed."""
+    parked_for: bool = False
+    """Whether this claim has parked jobs for it."""
+    is_still_full: bool = False
+    """Whether this claim has come to it for a free place, and there was none though jobs are parked for it."""
+    is_left: bool = False
+    """Whether a job did not take its free place, because another key of the job is full."""
 
-    def __init__(self, key: Key, bounds: Bounds) -> None:
-        self.key, self.bounds, self.use = key, bounds, UNUSED
-        self.limited = 1 if bounds[0] is None else 2
-        """2: a job that runs under it frees a place when it ends. See `ClaimedJob.limited`."""
-        self.is_rated = bounds[1] is not None
-        self.free: int | None = None
-        """Places that no job of this claim has taken. None: not measured, or another claim has locked it."""
-        self.starts = 0
-        """Jobs that were claimed, and that its rate does not know yet."""
-        self.is_spent = False
-        """Whether its rate has changed."""
-        self.parked_for = False
-        """Whether this claim has parked jobs for it."""
-        self.is_still_full = False
-        """Whether this claim has come to it for a free place, and there was none though jobs are parked for it."""
-        self.is_left = False
-        """Whether a job did not take its free place, because another key of the job is full."""
+    @property
+    def is_rated(self) -> bool:
+        return self.bounds[1] is not None
 
     def next_at(self, now: int) -> int | None:
         return self.use.next_at(self.bounds, now)
@@ -229,15 +223,20 @@ class LimitedClaim:
     def _key(self, key: Key) -> KeyInClaim:
         one = self._keys.get(key)
         if one is None:
-            one = self._keys[key] = KeyInClaim(key, self._limits.bounds(key))
+            bounds = self._limits.bounds(key)
+            one = self._keys[key] = KeyInClaim(key, bounds, 1 if bounds[0] is None else 2)
         return one
 
     def _measure(self, keys: Collection[KeyInClaim]) -> None:
         """Find out how many places of these keys are free."""
-        uses = _uses(self._tx, {one.key: one.bounds for one in keys}, count_all=False) if keys else {}
+        now = self._tx.now
+        uses = _uses(self._tx, {one.key: one.bounds for one in keys}, count_all=False)
+        unused = {bounds: UNUSED.places(bounds, now) for bounds in {one.bounds for one in keys}}
         for one in keys:
-            one.use = uses[one.key]
-            one.free = one.use.places(one.bounds, self._tx.now)
+            one.use, one.free = UNUSED, unused[one.bounds]
+        for key, use in uses.items():
+            one = self._keys[key]
+            one.use, one.free = use, use.places(one.bounds, now)
 
     def fit(self, order: ClaimOrder, jobs: list[Candidate]) -> list[Candidate]:
         """Those of the jobs whose keys have free places. The others are parked, and the claim goes on behind them."""
