@@ -48,7 +48,7 @@ _decode_workers = msgspec.json.Decoder(list[Count]).decode
 
 def insert(database: Database, jobs: Sequence[NewJob]) -> list[Job] | None:
     """Store jobs that need nothing but their own rows, if our role need not name a tenant first."""
-    if not all(job.is_plain and _has_date(job) for job in jobs) or database.scope is not None:
+    if database.scope is not None or [job for job in jobs if not (job.is_plain and _has_date(job))]:
         return None
     if len(jobs) == 1 and _is_due_at_once(jobs[0]):
         statement, notifying, rows = sql.INSERT_ONE, sql.INSERT_ONE_AND_NOTIFY, _new_row(jobs[0])
@@ -62,7 +62,8 @@ def insert(database: Database, jobs: Sequence[NewJob]) -> list[Job] | None:
     database.notified(notices)
     now = inserted.fetchone()[0]
     database.cursors.stale = True
-    return [job.as_stored(now) for job in jobs]
+    created = clock.to_datetime(now)
+    return [job.as_stored(now, created) for job in jobs]
 
 
 def _is_due_at_once(job: NewJob) -> bool:
