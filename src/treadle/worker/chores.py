@@ -168,7 +168,7 @@ def _reconcile(app: Treadle) -> int:
 def _prune(app: Treadle) -> int:
     """Faster than jobs can end, and not much faster: those that run would have to wait. SQLite works on their own
     cores, and its transactions wait for each other, so it rests longer."""
-    rest = 4.0 if app.store.single_host else 1.75
+    rest = 4.0 if app.store.single_host else 1.7
     if app.retention is None:  # all jobs are kept; their usage by the minute is not
         return sum(prune(app.store, (), 0, rest=rest))
     return sum(prune(app.store, PRUNED, app.retention.total_seconds(), rest=rest))

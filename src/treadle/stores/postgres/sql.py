@@ -382,12 +382,23 @@ class PostgresStatements(Statements):
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
-    # of them.)
+    # of them. Most often no job waits for any of the first ones. One look finds that out; without completed jobs, those
+    # to prune are not the first ones.)
     PRUNABLE = f"""
+    WITH last AS MATERIALIZED (
+             SELECT id FROM treadle.finished
+              WHERE id < CAST(:oldest AS uuid) AND CAST(:statuses AS text)::jsonb ? 'completed'
+              ORDER BY id OFFSET :limit LIMIT 1),
+         first AS MATERIALIZED (
+             SELECT id FROM treadle.finished WHERE EXISTS (SELECT 1 FROM last) ORDER BY id LIMIT 1),
+         unneeded AS MATERIALIZED (
+             SELECT id FROM last WHERE NOT EXISTS (
+                    SELECT 1 FROM treadle.waits
+                     WHERE what >= (SELECT id::text FROM first) AND what <= (SELECT id::text FROM last)))
     SELECT ctid FROM treadle.finished f
      WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
        AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
-       AND {UNTHROTTLED} AND {UNNEEDED}
+       AND {UNTHROTTLED} AND (coalesce(f.id <= (SELECT id FROM unneeded), false) OR {UNNEEDED})
      ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
     """
     _FIRST_OLD, _LAST_OLD = "SELECT ids[1]::uuid FROM old_ids", "SELECT ids[cardinality(ids)]::uuid FROM old_ids"
