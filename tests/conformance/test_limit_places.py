@@ -4,78 +4,51 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import closing
 
 import pytest
 
-from tests.conformance.helpers import at_once, by_hand, check_consistency, ids, put, put_many, select, settle_one, take
+from tests.conformance.helpers import at_once, check_consistency, ids, put_many, settle_one, take
 from treadle import Limit
 from treadle.codec import as_json
 from treadle.outcome import COMPLETED
+from treadle.stores import claim_order
 from treadle.stores.base import TypePolicy
-from treadle.stores.limiting import LATER
+from treadle.stores.postgres.connection import Transaction
 
 
 def declare(store, concurrency):
     store.publish([TypePolicy(type="noop", limits=as_json([Limit("api", concurrency, per="tenant")]))])
 
 
-def openings(store):
-    return [tuple(row) for row in select(store, "SELECT name, key FROM treadle.openings")]
+def before(monkeypatch, fragment, call):
+    """Call it once, before the next statement that has this in it."""
+    left, execute = [call], Transaction.execute
 
+    def patched(tx, statement, *parameters):
+        if fragment in statement and left:
+            left.pop()()
+        return execute(tx, statement, *parameters)
 
-@pytest.mark.only("postgresql", "sqlite")
-def test_nothing_is_written_for_places_that_no_job_awaits(store):
-    declare(store, 2)
-    put_many(store, 2, tenant="acme")
-    put_many(store, 1, tenant="umbrella")
-    running = take(store)
-    assert 3 == len(running)
-
-    assert all(settle_one(store, one, COMPLETED) for one in running)
-    assert [] == openings(store)
-
-
-@pytest.mark.only("postgresql", "sqlite")
-def test_a_place_is_awaited_whether_it_was_taken_before_the_job_was_parked_or_after(store):
-    declare(store, 2)
-    jobs = put_many(store, 4, tenant="acme")
-    first, second = take(store, 1), take(store, 100)
-    assert [*ids(first), *ids(second)] == ids(jobs[:2])
-
-    assert settle_one(store, first[0], COMPLETED)
-    assert [("api", "acme")] == openings(store)
-    (third,) = take(store)
-    assert settle_one(store, second[0], COMPLETED)
-    (fourth,) = take(store)
-    assert settle_one(store, third, COMPLETED)
-    assert settle_one(store, fourth, COMPLETED)
-    assert [] == take(store)
-    assert [] == openings(store)
-    check_consistency(store)
+    monkeypatch.setattr(Transaction, "execute", patched)
+    return left
 
 
 @pytest.mark.only("postgresql")
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_job_goes_that_was_parked_while_a_user_completed_the_one_before_it(store, users, clock, commits):
-    """The claim that parks it sees neither whether the place will be free, nor waits for it. It comes again."""
+def test_a_job_goes_that_was_parked_while_a_user_completed_the_one_before_it(store, users, commits):
     declare(store, 1)
     first, second = put_many(store, 2, tenant="acme")
     (running,) = take(store, 1)
     store.complete_within(running, COMPLETED, users)
 
     assert [] == take(store)
-    assert [] == take(store)  # comes to the opening, and finds the place as it was
-    clock.advance(LATER / 1e6)
     assert [] == take(store)
     if commits:
         users.commit()
     else:
         users.rollback()
-        clock.advance(LATER / 1e6)
         assert [] == take(store)
         assert settle_one(store, running, COMPLETED)
-    clock.advance(LATER / 1e6)
 
     assert [second.id] == ids(take(store))
     assert first.id == running.id
@@ -83,23 +56,62 @@ def test_a_job_goes_that_was_parked_while_a_user_completed_the_one_before_it(sto
 
 
 @pytest.mark.only("postgresql")
-def test_who_ends_a_job_waits_for_the_claim_that_parks_another_behind_it(store):
-    """Else neither would see what the other has written."""
+def test_a_job_goes_whose_place_becomes_free_just_before_it_is_parked(store, open_store, monkeypatch):
+    other = open_store()
     declare(store, 1)
-    put(store, tenant="acme")
-    (running,) = take(store)
-    waiting = put(store, tenant="acme")
-    with closing(by_hand(store)) as claim:
-        claim.execute("UPDATE treadle.lease_keys SET awaited = 1")
-        claim.execute("UPDATE treadle.ready SET parked = 'limit:api' || chr(31) || 'acme'")
-        ends = threading.Thread(target=lambda: settle_one(store, running, COMPLETED))
-        ends.start()
-        while not select(store, "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'transactionid'"):
-            assert ends.is_alive()
-        claim.commit()
-        ends.join()
+    _, second = put_many(store, 2, tenant="acme")
+    (running,) = take(other, 1)
+    left = before(monkeypatch, "SET parked = m.parked", lambda: settle_one(other, running, COMPLETED))
 
-    assert [waiting.id] == ids(take(store))
+    assert [] == take(store)
+    assert [] == left
+    assert [second.id] == ids(take(store))
+
+
+@pytest.mark.only("postgresql")
+@pytest.mark.parametrize("commits", [True, False])
+def test_both_places_are_used_again_though_one_is_freed_by_a_user(store, users, commits):
+    declare(store, 2)
+    put_many(store, 5, tenant="acme")
+    one, other = take(store, 2)
+    store.complete_within(one, COMPLETED, users)
+    assert [] == take(store)
+    assert settle_one(store, other, COMPLETED)
+    assert 1 == len(take(store))
+    if commits:
+        users.commit()
+    else:
+        users.rollback()
+        assert [] == take(store)
+        assert settle_one(store, one, COMPLETED)
+
+    assert 1 == len(take(store))
+
+
+@pytest.mark.only("postgresql")
+def test_a_parked_job_that_another_transaction_has_locked_is_not_forgotten(store, users, clock):
+    declare(store, 1)
+    _, second = put_many(store, 2, tenant="acme")
+    (running,) = take(store)
+    users.execute("SELECT 1 FROM treadle.ready FOR UPDATE")
+    assert settle_one(store, running, COMPLETED)
+    assert [] == take(store)
+    users.commit()
+    clock.advance(1)
+
+    assert [second.id] == ids(take(store))
+
+
+@pytest.mark.only("postgresql")
+def test_a_claim_takes_what_it_puts_back_though_looks_are_expensive(store, open_store, monkeypatch):
+    declare(store, 1)
+    _, second = put_many(store, 2, tenant="acme")
+    (running,) = take(store)
+    assert settle_one(store, running, COMPLETED)
+    monkeypatch.setattr(claim_order, "CHEAP", -1.0)
+    monkeypatch.setattr(claim_order.Cursors, "next_look", lambda _: 1.0)
+
+    assert [second.id] == ids(take(open_store()))
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -5,17 +5,14 @@ with a key is met job by job: a job whose key has no free place is parked for it
 claims read, so that a full key costs the others nothing.
 
 How many jobs run under a key is counted, in the leases, while nobody else can start one (`lock_limits`). A place
-becomes free when a job ends, or at a known time. Both leave an opening, if jobs are parked for the key: a row that
-names it and the moment. A claim that comes to it puts back as many of the parked jobs as there are free places. An
-opening that is missing (its job was cancelled meanwhile, say) is added by a chore.
-
-On PostgreSQL, who ends a job cannot see what a claim parks at that moment. So a claim that parks the first job for a
-key marks its places as awaited, and so does each claim that takes one while jobs are parked. Who ends a job reads the
-mark: a delete waits for the claim that writes it, if need be.
+becomes free when a job ends, or at a known time. Both leave an opening: a row that names the key and the moment. A
+claim that comes to it puts back as many of the parked jobs as there are free places. An opening that is missing (its
+job was cancelled meanwhile, say) is added by a chore.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 
 import msgspec
@@ -37,7 +34,7 @@ MOST_IN_VAIN = 3
 """Times that one claim goes on behind jobs that other claims have, or whose keys they have locked. There may be very
 many of them, and as long as this claim reads them, it keeps its own keys from the others."""
 LATER = 50_000
-"""Microseconds after which a claim comes again to a key that is full, though a lease of it is being ended."""
+"""Microseconds after which a claim comes again to a key whose jobs another transaction has locked."""
 MOST_OPENINGS = 200
 """Openings to which one claim comes."""
 _decode_bucket = msgspec.json.Decoder(tuple[int, int]).decode
@@ -112,8 +109,6 @@ class KeyInClaim(msgspec.Struct, eq=False, gc=False):
     """Whether its rate has changed."""
     parked_for: bool = False
     """Whether this claim has parked jobs for it."""
-    is_still_full: bool = False
-    """Whether this claim has come to it for a free place, and there was none though jobs are parked for it."""
     is_left: bool = False
     """Whether a job did not take its free place, because another key of the job is full."""
 
@@ -123,11 +118,6 @@ class KeyInClaim(msgspec.Struct, eq=False, gc=False):
 
     def next_at(self, now: int) -> int | None:
         return self.use.next_at(self.bounds, now)
-
-    @property
-    def is_awaited(self) -> int:
-        """1: jobs are parked for it, and go on when one of its jobs ends."""
-        return int(self.limited == 2 and (self.use.parked or self.parked_for))
 
 
 class LimitedClaim:
@@ -155,23 +145,25 @@ class LimitedClaim:
         self.again = len(rows) == MOST_OPENINGS or not all(is_locked for _, _, is_locked in rows)
         keys = [self._key(key) for key in locked]
         self._measure(keys)
-        for one in keys:
-            one.is_still_full = one.use.parked and not one.free
         free = [(one, min(one.free or 0, MOST_PARKED)) for one in keys if one.use.parked]
-        put_back = self._put_back({one.key: n for one, n in free if n})
-        add_openings(tx, [(one.key, tx.now if n == MOST_PARKED else one.next_at(tx.now)) for one, n in free])
-        return put_back
+        back = self._put_back({one.key: n for one, n in free if n})
+        openings = [(one.key, tx.now if n == MOST_PARKED else one.next_at(tx.now)) for one, n in free]
+        if tx.locks_limits:  # another transaction may have locked some of the jobs
+            openings += [(one.key, tx.now + LATER) for one, n in free if back[parked_for(one.key)] < n]
+        add_openings(tx, openings)
+        return back.total()
 
-    def _put_back(self, free: dict[Key, int]) -> int:
-        """Let as many jobs that are parked for these keys be claimed, of each queue and type. Return how many."""
+    def _put_back(self, free: dict[Key, int]) -> Counter[str]:
+        """Let as many jobs that are parked for these keys be claimed, of each queue and type. Return how many, by what
+        they were parked for, if others may have locked some of them."""
         tx = self._tx
         if not free:
-            return 0
-        back = as_json([(parked_for(key), n) for key, n in free.items()])
-        queues = [row[0] for row in tx.execute(tx.sql.UNPARK_KEYS, {"rows": back, "most": max(free.values())})]
-        for queue in sorted(set(queues)):
+            return Counter()
+        rows = as_json([(parked_for(key), n) for key, n in free.items()])
+        back = tx.execute(tx.sql.UNPARK_KEYS, {"rows": rows, "most": max(free.values())}).fetchall()
+        for queue in sorted({queue for queue, _ in back}):
             tx.job_waits(queue)
-        return len(queues)
+        return Counter([reason for _, reason in back])
 
     def due(self, due: Due) -> Due:
         """The same, if a place becomes free before."""
@@ -311,12 +303,12 @@ class LimitedClaim:
         return False
 
     def keys_of(self, fitting: Mapping[str, ReadyRange]) -> Mapping[str, str]:
-        """Under which keys these jobs will run, in columns: ids, names, keys, and whether their places are awaited."""
-        rows = [(id, *one.key, one.is_awaited) for id in fitting for one in self._taken[id]]
+        """Under which keys these jobs will run, in columns: ids, names and keys."""
+        rows = [(id, *one.key) for id in fitting for one in self._taken[id]]
         for type in {range.type for range in fitting.values()}:
             for key in self._limits.counted[type]:
-                rows += [(id, *key, 0) for id, range in fitting.items() if range.type == type]
-        return dict(zip(("ids", "names", "keys", "awaited"), map(as_json, zip(*rows, strict=True)), strict=True))
+                rows += [(id, *key) for id, range in fitting.items() if range.type == type]
+        return dict(zip(("ids", "names", "keys"), map(as_json, zip(*rows, strict=True)), strict=True))
 
     def record(self, claimed: Sequence[ClaimedJob], *, with_keys: bool = True) -> None:
         """Write what the claimed jobs take from the buckets and, unless that is done, under which keys they run."""
@@ -353,22 +345,7 @@ class LimitedClaim:
         now, keys = self._tx.now, self._keys.values()
         later = [(one.key, one.next_at(now)) for one in keys if one.parked_for or one.is_spent]
         left = [(one.key, now) for one in keys if one.is_left and one.free]
-        add_openings(self._tx, [*later, *left, *self._mark_awaited()])
-
-    def _mark_awaited(self) -> list[tuple[Key, int]]:
-        """Let those who end the leases of full keys know that jobs are parked for them. When to come again to those of
-        which a lease is being ended at this moment."""
-        keys = [
-            one
-            for one in self._keys.values()
-            if one.is_awaited and (one.is_still_full or (one.parked_for and not one.use.parked))
-        ]
-        found = list[tuple[Key, int]]()
-        for statement in self._tx.sql.MARK_AWAITED if keys else ():
-            rows = self._tx.execute(statement, {"keys": as_json([one.key for one in keys])})
-            for name, key in rows:
-                found.append(((name, key), self._tx.now + (LATER if self._keys[name, key].is_still_full else 0)))
-        return found
+        add_openings(self._tx, [*later, *left])
 
     def _spend(self, rated: list[KeyInClaim]) -> None:
         rows = []

@@ -154,7 +154,9 @@ def settle(database: Database, ended: Sequence[LeaseOutcome]) -> Settled | None:
     parameters: dict[str, str | None] = {**fences(ended)}
     alike = database.cursors.known.limits.alike(c.type for c, _ in ended)
     if alike or any(c.limited for c, _ in ended):
-        statement, parameters = sql.COMPLETE_LIMITED, parameters | {"types": as_json(alike)}
+        ids = [c.id for c, _ in ended if c.limited > 1]
+        keyed = None if len(ids) == len(ended) else as_json(ids)
+        statement, parameters = sql.COMPLETE_LIMITED, parameters | {"keyed": keyed, "types": as_json(alike)}
     notices = database.budget.notices({""})
     parameters["notices"] = as_json(notices.texts)
     held, now, woken, _ = database.write_at_once("settle", statement, parameters).fetchone()

@@ -146,14 +146,17 @@ SELECT count(*), CAST(:now AS bigint), EXISTS (SELECT 1 FROM {woken}), (
          FROM {woken}, jsonb_array_elements_text(CAST(:notices AS text)::jsonb) n (text))
   FROM gone"""
 COMPLETE_ALL = COMPLETIONS + _COMPLETED.format(woken="arrived")
-# ... of which some ran under limits: their keys have free places, as RELEASE_LIMITS does it.
+# ... of which some ran under limits: their keys have free places, those of :keyed (NULL: all) also keys for which jobs
+# may be parked, as RELEASE_LIMITS does it. (What a claim parks at this moment cannot be seen here.)
 _IS_FOR_OTHERS = IS_FOR_OTHERS.format(owners="SELECT worker FROM gone")
 _LIMITED_COMPLETED = _COMPLETED.format(woken="woken")
 COMPLETE_LIMITED = f"""{COMPLETIONS}, freed AS (
-    DELETE FROM treadle.lease_keys WHERE id = ANY(ARRAY(SELECT id FROM gone)) RETURNING name, key, awaited),
+    DELETE FROM treadle.lease_keys WHERE id = ANY(ARRAY(SELECT id FROM gone)) RETURNING id, name, key),
 opened AS (
     INSERT INTO treadle.openings (name, key, at, held)
-    SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM freed WHERE awaited = 1),
+    SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM freed
+     WHERE CAST(:keyed AS text) IS NULL
+        OR id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb))),
 woken AS MATERIALIZED (
     SELECT 1 WHERE EXISTS (SELECT 1 FROM arrived) OR {_IS_FOR_OTHERS})
 {_LIMITED_COMPLETED}"""

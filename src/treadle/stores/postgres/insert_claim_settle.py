@@ -165,9 +165,11 @@ class Transitions(Transaction):
             self.cursors.version = version
         back = self._limited.open_keys() if opened and self._limited else 0
         self.cursors.stale = self.cursors.stale or back > 0
-        if kept or back:
+        if kept:
             kept = self.cursors.kept(request)
             order = kept or self.cursors.looked(self.ready_ranges, request)
+        elif back:
+            order = self.cursors.looked(self.ready_ranges, request)
         if ended := self.cursors.paused.ended:
             self._more = put_back_ended(self, ended) > 0
             order, kept = self.cursors.looked(self.ready_ranges, request), None

@@ -230,17 +230,17 @@ INSERT_LEASES_OF = (
     )
     + _LEASED
 )
-# ... or these rows, which we have locked, and with each lease the keys under which it runs. {row, …}, and in columns
-# [id, …], [name, …], [key, …], [1 if jobs are parked for the key, …]
+# ... or these rows, which we have locked, and with each lease the keys under which it runs.
+# {row, …}, and in columns [id, …], [name, …], [key, …]
 _TEXTS = "json_array_elements_text(CAST(:{} AS text)::json)".format
-_KEY_COLUMNS = ", ".join(map(_TEXTS, ("ids", "names", "keys", "awaited")))
+_KEY_COLUMNS = ", ".join(map(_TEXTS, ("ids", "names", "keys")))
 INSERT_KEYED_LEASES = (
     MOVE_TO_LEASES.format(look="", rows="SELECT unnest(CAST(CAST(:places AS text) AS tid[]))")
     + f""",
 keyed AS (
-    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant, awaited)
-    SELECT e.name, e.key, l.id, l.lease, l.tenant, e.awaited::integer
-      FROM ROWS FROM ({_KEY_COLUMNS}) e (id, name, key, awaited) JOIN l ON l.id = e.id::uuid)
+    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
+    SELECT e.name, e.key, l.id, l.lease, l.tenant
+      FROM ROWS FROM ({_KEY_COLUMNS}) e (id, name, key) JOIN l ON l.id = e.id::uuid)
 """
     + _LEASED
 )

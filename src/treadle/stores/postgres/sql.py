@@ -214,7 +214,7 @@ class PostgresStatements(Statements):
      WHERE r.ctid = m.place
     """
     # Put back the most urgent rows of each queue and type that are parked for a key, unless another transaction does.
-    # [[what for, how many], …]; at most :most.
+    # [[what for, how many], …]; at most :most. The answer: their queues, and what for.
     UNPARK_KEYS = """
     WITH RECURSIVE pair AS (
         SELECT e.parked, e.n, p.queue, p.type
@@ -229,14 +229,15 @@ class PostgresStatements(Statements):
                                 AND (r.queue, r.type) > (pair.queue, pair.type)
                               ORDER BY r.queue, r.type LIMIT 1) p
     )
-    UPDATE treadle.ready SET parked = '' WHERE ctid = ANY(ARRAY(
-        SELECT p.ctid FROM pair
-         CROSS JOIN LATERAL (SELECT r.ctid FROM treadle.ready r
-                              WHERE r.parked = pair.parked AND r.parked > 'fair'
-                                AND r.queue = pair.queue AND r.type = pair.type
-                              ORDER BY r.priority DESC, r.run_at, r.id
-                              LIMIT least(pair.n, CAST(:most AS integer)) FOR UPDATE SKIP LOCKED) p))
-    RETURNING queue
+    UPDATE treadle.ready r SET parked = ''
+      FROM (SELECT p.place, pair.parked FROM pair
+             CROSS JOIN LATERAL (SELECT ctid AS place FROM treadle.ready r
+                                  WHERE r.parked = pair.parked AND r.parked > 'fair'
+                                    AND r.queue = pair.queue AND r.type = pair.type
+                                  ORDER BY r.priority DESC, r.run_at, r.id
+                                  LIMIT least(pair.n, CAST(:most AS integer)) FOR UPDATE SKIP LOCKED) p OFFSET 0) m
+     WHERE r.ctid = m.place
+    RETURNING r.queue, m.parked
     """
     # Of older rows the index may have very many, deleted while another session holds an old snapshot.
     _ADD_BUCKETS = Statements.ADD_BUCKETS
@@ -251,30 +252,14 @@ class PostgresStatements(Statements):
         {_ADD_BUCKETS}
         """,
     )
-    # Leases have ended: their keys have free places. Whether rows are parked for them is not looked up: a claim that
-    # parks one may not be committed yet. It has marked the places that are awaited, and this waits for it.
+    # Leases have ended: their keys have free places. (Whether rows are parked for them is not known here: a claim that
+    # parks one may not be committed yet.)
     RELEASE_LIMITS = (
         f"""
-        WITH gone AS (DELETE FROM treadle.lease_keys WHERE id = {THESE} RETURNING name, key, awaited)
+        WITH gone AS (DELETE FROM treadle.lease_keys WHERE id = {THESE} RETURNING id, name, key)
         INSERT INTO treadle.openings (name, key, at, held)
-        SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM gone WHERE awaited = 1
-        """,
-    )
-    # Rows are parked for these keys, which we have locked: mark their places. The answer: the keys of which a lease is
-    # ended at this moment by a transaction that does not know it. This does not wait for that one: it may be a user's,
-    # and stay open for long. [[name, key], …]
-    _KEYS = Statements.KEYS
-    MARK_AWAITED: tuple[str, ...] = (
-        f"""
-        WITH held AS MATERIALIZED (
-            SELECT e.name, e.key, k.place FROM ({_KEYS} OFFSET 0) e
-             CROSS JOIN LATERAL (SELECT ctid AS place FROM treadle.lease_keys p
-                                  WHERE p.name = e.name AND p.key = e.key AND p.awaited = 0 OFFSET 0) k),
-        free AS MATERIALIZED (
-            SELECT ctid AS place FROM treadle.lease_keys WHERE ctid = ANY(ARRAY(SELECT place FROM held))
-               FOR NO KEY UPDATE SKIP LOCKED),
-        marked AS (UPDATE treadle.lease_keys SET awaited = 1 WHERE ctid = ANY(ARRAY(SELECT place FROM free)))
-        SELECT DISTINCT name, key FROM held WHERE place <> ALL(ARRAY(SELECT place FROM free))
+        SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM gone
+         WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb))
         """,
     )
 

@@ -170,7 +170,7 @@ class SQLiteStatements(Statements):
                  WHERE n.parked = pair.parked AND n.parked > 'fair' AND n.queue = pair.queue AND n.type = pair.type
                  ORDER BY n.priority DESC, n.run_at, n.id LIMIT :most))) j
          WHERE j.key < pair.n)
-    RETURNING queue
+    RETURNING queue, ''
     """
     SET_BUCKETS: tuple[str, ...] = (
         "DELETE FROM treadle_buckets WHERE (name, key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:keys))",
@@ -187,7 +187,6 @@ class SQLiteStatements(Statements):
         """,
         "DELETE FROM treadle_lease_keys WHERE id IN (SELECT value FROM json_each(:ids))",
     )
-    MARK_AWAITED: tuple[str, ...] = ()
 
     # ---- pauses
 

@@ -285,12 +285,11 @@ CREATE TABLE treadle.limits (
 
 -- The limits under which leased jobs run, each with the key that it counts the job by.
 CREATE TABLE treadle.lease_keys (
-    name    text COLLATE "C" NOT NULL,
-    key     text COLLATE "C" NOT NULL,
-    id      uuid NOT NULL,
-    lease   bigint NOT NULL,
-    tenant  text COLLATE "C" NOT NULL,
-    awaited integer NOT NULL DEFAULT 0,  -- 1: jobs are parked for this key; who frees the place leaves an opening
+    name   text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    id     uuid NOT NULL,
+    lease  bigint NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
     PRIMARY KEY (name, key, id, tenant)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX lease_keys_by_job ON treadle.lease_keys (id);
