@@ -373,8 +373,8 @@ def _without_notifications(connect: Callable[..., Any]) -> Callable[..., Any]:
         connection = connect(self)
         execute = connection.execute
 
-        def forgetful(sql: Any, *more: Any) -> Any:
-            rows = execute(sql, *more)
+        def forgetful(sql: Any, *more: Any, **options: Any) -> Any:
+            rows = execute(sql, *more, **options)
             if str(sql).startswith("LISTEN"):
                 execute("UNLISTEN *")
             return rows

@@ -94,9 +94,9 @@ def count_statements(store, monkeypatch):
     def counted(name):
         execute = getattr(kind, name)
 
-        def count(tx, sql, *parameters):
+        def count(tx, sql, *parameters, **options):
             statements.append(sql)
-            return execute(tx, sql, *parameters)
+            return execute(tx, sql, *parameters, **options)
 
         return count
 

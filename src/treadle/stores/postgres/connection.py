@@ -116,7 +116,8 @@ class Transaction(Transitions):
             self.now = now
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows:
-        rows: Rows = self.connection.execute(named(sql), parameters)
+        # A text without parameters may be several statements, which cannot be answered in binary.
+        rows: Rows = self.connection.execute(named(sql), parameters, binary=bool(parameters))
         return rows
 
     def job_waits(self, queue: str) -> None:
