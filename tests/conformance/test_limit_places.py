@@ -9,8 +9,9 @@ import pytest
 
 from tests.conformance.helpers import at_once, check_consistency, ids, put_many, settle_one, take
 from treadle import Limit
+from treadle.clock import SECOND
 from treadle.codec import as_json
-from treadle.outcome import COMPLETED
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind
 from treadle.stores import claim_order
 from treadle.stores.base import TypePolicy
 from treadle.stores.postgres.connection import Transaction
@@ -112,6 +113,21 @@ def test_a_claim_takes_what_it_puts_back_though_looks_are_expensive(store, open_
     monkeypatch.setattr(claim_order.Cursors, "next_look", lambda _: 1.0)
 
     assert [second.id] == ids(take(open_store()))
+
+
+@pytest.mark.only("postgresql")
+def test_a_claim_that_has_come_to_a_limit_without_a_key_does_not_wait_for_others(store, clock, monkeypatch):
+    """They lock the limits in another order: it could be a deadlock."""
+    store.publish([TypePolicy(type="noop", limits=as_json([Limit("a", 5), Limit("b", 5)]))])
+    put_many(store, 2)
+    (running,) = take(store, 1)
+    assert settle_one(store, running, Outcome(OutcomeKind.SNOOZED, charged=0, holds="b", delay=SECOND))
+    assert [] == take(store)
+    clock.advance(2)
+    waits = before(monkeypatch, "SELECT k.name, k.key, pg_advisory_xact_lock", lambda: None)
+
+    assert 2 == len(take(store))
+    assert 1 == len(waits)
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

@@ -143,6 +143,8 @@ class LimitedClaim:
         rows = tx.execute(tx.sql.TAKE_OPENINGS, {"now": tx.now, "most": MOST_OPENINGS}).fetchall()
         locked = {(name, key) for name, key, is_locked in rows if is_locked}
         self.again = len(rows) == MOST_OPENINGS or not all(is_locked for _, _, is_locked in rows)
+        # Others lock limits without a key in another order: to wait for them now could be a deadlock.
+        tx.has_locked_limits = tx.has_locked_limits or any(not key for _, key in locked)
         keys = [self._key(key) for key in locked]
         self._measure(keys)
         free = [(one, min(one.free or 0, MOST_PARKED)) for one in keys if one.use.parked]

@@ -116,8 +116,9 @@ class Transaction(Transitions):
             self.now = now
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows:
-        # A text without parameters may be several statements, which cannot be answered in binary.
-        rows: Rows = self.connection.execute(named(sql), parameters, binary=bool(parameters))
+        # Several statements in one text, or a user's connection, may have no answer in binary.
+        binary = bool(parameters) and isinstance(self.connection, Connection)
+        rows: Rows = self.connection.execute(named(sql), parameters, binary=binary)
         return rows
 
     def job_waits(self, queue: str) -> None:
