@@ -278,9 +278,9 @@ EXPENSIVE = 0.02
 """After a look that took longer than this, the next waits for nine times as long."""
 EVERY = 1.0
 """Seconds after which a claim looks anyway."""
-CLAIMS_AHEAD = 15
+CLAIMS_AHEAD = 31
 """For how many more claims a claim of very many ranges finds jobs."""
-MOST_AHEAD = 8_000
+MOST_AHEAD = 16_000
 """Jobs that it finds for them at most."""
 MOST_LIMITED = 200
 """With more limited types than this, no claim is one statement: each claim would have to send all their names."""
