@@ -298,7 +298,8 @@ class Project:
     def __init__(self, python: str, folder: Path, database: str = "", **variables: str) -> None:
         self._python = python
         self._folder = folder
-        self._env = {**os.environ, "SHOP_FOLDER": str(folder), "SHOP_DATABASE": database, **variables}
+        safe = {"DJANGO_ALLOW_ASYNC_UNSAFE": ""}  # tests/user_connections set it for all of this process
+        self._env = {**os.environ, **safe, "SHOP_FOLDER": str(folder), "SHOP_DATABASE": database, **variables}
         self._env.pop("DJANGO_SETTINGS_MODULE", None)
         self.url = database or f"sqlite:///{folder}/db.sqlite3"
 
