@@ -294,6 +294,7 @@ class LimitedClaim:
         return True
 
     def _leave(self, id: str, keys: tuple[KeyInClaim, ...], parked: list[tuple[str, str]]) -> bool:
+        """Park a job that cannot take a place of each key, unless another claim has locked one of them."""
         if any(one.free is None for one in keys):
             self.again = True
             return False

@@ -92,6 +92,7 @@ class Transitions(Transaction):
         return self._found(sql.READY_RANGES)
 
     def _found(self, look: str, worker: str = "") -> list[Found]:
+        """What a look finds. It also reads what is paused, and the state of limits and of the worker."""
         *rows, (*_, pauses, alive, version, opened, arrival) = self.execute(look, {"worker": worker, "now": self.now})
         self._state = alive, version, opened, arrival
         self.cursors.paused = NOTHING_PAUSED if pauses is None else paused(_decode_pauses(pauses), self.now)
