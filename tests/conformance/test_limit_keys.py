@@ -199,7 +199,7 @@ def test_the_key_is_a_value_of_the_payload(store, payload, key):
     declare(store, Limit("api", concurrency=1, per="payload.account.id"))
     jobs = [put(store, payload=payload) for _ in range(2)]
     assert [jobs[0].id] == ids(take(store))
-    assert [(key,)] == [tuple(row) for row in select(store, "SELECT key FROM treadle.lease_keys")]
+    assert [(key,)] == [tuple(row) for row in select(store, "SELECT key FROM treadle.limited_leases")]
     assert [] == take(store)
 
 
@@ -238,7 +238,7 @@ def test_a_job_that_a_claim_finds_expired_takes_no_place(store, clock):
     late = put(store, tenant="x").id
 
     assert [late] == ids([*take(store), *take(store)])
-    assert 1 == len(select(store, "SELECT id FROM treadle.lease_keys"))
+    assert 1 == len(select(store, "SELECT id FROM treadle.limited_leases"))
     check_consistency(store)
 
 
@@ -265,21 +265,22 @@ def test_jobs_of_a_limit_that_no_code_declares_any_more_are_let_go(store):
     store.open_limits()
     assert ids(jobs[1:]) == ids(take(store))
     assert settle_one(store, running, COMPLETED)
-    assert [] == select(store, "SELECT name FROM treadle.lease_keys")
+    assert [] == select(store, "SELECT name FROM treadle.limited_leases")
 
 
-def test_a_key_whose_lease_was_deleted_by_hand_counts_nothing_and_is_replaced(store, by_hand):
+def test_a_key_whose_lease_was_deleted_by_hand_counts_nothing_and_is_removed(store, by_hand):
     declare(store, Limit("api", concurrency=1, per="tenant"))
     job = put(store, tenant="acme")
     by_hand(
         "INSERT INTO treadle_lease_keys (name, key, id, lease, tenant) VALUES (?, ?, ?, ?, ?)",
-        *("api", "acme", job.id, 1, "acme"),
+        *("api", "acme", job.id, 0, "acme"),
     )
 
     (running,) = take(store)
 
     assert job.id == running.id
-    assert [(running.number,)] == [tuple(row) for row in select(store, "SELECT lease FROM treadle.lease_keys")]
+    store.open_limits()
+    assert [(running.number,)] == [tuple(row) for row in select(store, "SELECT lease FROM treadle.limited_leases")]
 
 
 def test_the_places_of_a_dead_worker_are_free(store):

@@ -24,7 +24,7 @@ from treadle.limits import OF_TYPE, UNUSED, Bounds, Key, KeyUse, Limit, LimitCha
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.claim_order import ClaimOrder, KnownLimits
 from treadle.stores.parking import MOST_PARKED
-from treadle.stores.ranges import NO_SLOTS, Candidate, ReadyRange, Slots
+from treadle.stores.ranges import NO_SLOTS, Candidate, Slots
 from treadle.stores.rows import Due
 from treadle.stores.transaction import Transaction
 
@@ -305,16 +305,14 @@ class LimitedClaim:
             one.is_left = one.is_left or bool(one.free)
         return False
 
-    def keys_of(self, fitting: Mapping[str, ReadyRange]) -> Mapping[str, str]:
-        """Under which keys these jobs will run, in columns: ids, names and keys."""
-        rows = [(id, *one.key) for id in fitting for one in self._taken[id]]
-        for type in {range.type for range in fitting.values()}:
-            for key in self._limits.counted[type]:
-                rows += [(id, *key) for id, range in fitting.items() if range.type == type]
-        return dict(zip(("ids", "names", "keys"), map(as_json, zip(*rows, strict=True)), strict=True))
+    def first_keys(self, fitting: Iterable[str]) -> Mapping[str, str]:
+        """The first key under which each of these jobs will run, in columns: names and keys."""
+        first = [self._taken[id][0].key for id in fitting]
+        return {"names": as_json([name for name, _ in first]), "keys": as_json([key for _, key in first])}
 
-    def record(self, claimed: Sequence[ClaimedJob], *, with_keys: bool = True) -> None:
-        """Write what the claimed jobs take from the buckets and, unless that is done, under which keys they run."""
+    def record(self, claimed: Sequence[ClaimedJob], *, from_key: int = 0) -> None:
+        """Write what the claimed jobs take from the buckets, and under which keys they run. `from_key`: so many keys of
+        each job are written already."""
         rows, of_types = list[tuple[str, str, str, int, str]](), dict[str, tuple[tuple[Key, ...], list[KeyInClaim]]]()
         for c in claimed:
             if c.type not in of_types:
@@ -334,8 +332,9 @@ class LimitedClaim:
                 one.starts += 1
             if limited:
                 msgspec.structs.force_setattr(c, "limited", limited)
-            if with_keys:
-                rows += [(*key, c.id, c.number, c.tenant) for key in (*counted, *[one.key for one in own])]
+            if counted or len(own) > from_key:
+                others = (*counted, *[one.key for one in own[from_key:]])
+                rows += [(*key, c.id, c.number, c.tenant) for key in others]
         if rows:
             self._tx.execute(self._tx.sql.ADD_LEASE_KEYS, {"rows": as_json(rows)})
         self._spend([one for one in self._keys.values() if one.starts and one.is_rated])

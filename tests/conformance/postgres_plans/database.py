@@ -39,7 +39,9 @@ SELECT id, n, 1, CASE WHEN n % 100 = 1 THEN 'failed' ELSE 'completed' END, queue
        at, at + 1000
   FROM made WHERE n <= {ENDED};
 INSERT INTO treadle.leases
-SELECT id, n, 1, queue, type, tenant, 1, 0, 0, 'w' || n % 20, at, at
+       (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, limit_name,
+        limit_key)
+SELECT id, n, 1, queue, type, tenant, 1, 0, 0, 'w' || n % 20, at, at, 'first', ''
   FROM made WHERE n > {ENDED} AND n <= {ENDED + RUNNING};
 INSERT INTO treadle.ready
 SELECT id, queue, type, tenant, priority, at, 0, 0, 0, at FROM made WHERE n > {ENDED + RUNNING};

@@ -18,7 +18,7 @@ SOME_KEYS = [("api", f"key-{ENDED + 1 + n}") for n in range(BATCH)]
 
 ONE_KEY = """
     INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
-    SELECT 'one', '', id, lease, tenant FROM treadle.leases;
+    SELECT 'other', '', id, lease, tenant FROM treadle.leases;
     UPDATE pg_class SET reltuples = 0, relpages = pg_relation_size(oid) / 8192
      WHERE oid IN ('treadle.leases'::regclass, 'treadle.lease_keys'::regclass)
 """
@@ -45,18 +45,20 @@ def test_the_use_of_keys_is_found_by_key(explain):
     )
 
 
-def test_the_leases_of_one_key_are_each_found_by_their_job(explain):
+@pytest.mark.parametrize("name", ["first", "other"])
+def test_the_leases_of_one_key_are_each_found_by_their_job(explain, name):
     """Also when vacuum has just found the tables empty, but for rows that an old snapshot keeps."""
     explain.connection.execute(ONE_KEY)
-    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("one", "", 1, 0)])})
+    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([(name, "", 1, 0)])})
 
     assert plan.rows <= 3 * RUNNING, plan
 
 
-def test_what_a_rate_alone_limits_is_not_counted(explain):
+@pytest.mark.parametrize("name", ["first", "other"])
+def test_what_a_rate_alone_limits_is_not_counted(explain, name):
     """An old snapshot would keep the keys of all jobs that have run under it."""
     explain.connection.execute(ONE_KEY)
-    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("one", "", 0, 1)])})
+    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([(name, "", 0, 1)])})
 
     assert plan.rows <= 3, plan
 
@@ -113,7 +115,8 @@ def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
     # The index still has the rows that other tests have rolled back, until somebody has met them.
     explain.connection.execute("SELECT id FROM treadle.waits ORDER BY id")
 
-    plan = explain(hot.COMPLETE, {"ids": ids, "numbers": numbers, "tokens": [1] * BATCH, "now": LATER})
+    limited = {"keyed": json.dumps(ids), "now": LATER}
+    plan = explain(hot.COMPLETE, {"ids": ids, "numbers": numbers, "tokens": [1] * BATCH, **limited})
 
     check(plan)
     assert BATCH - 1 == plan.taken("leases"), plan
@@ -121,7 +124,7 @@ def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
 
 @pytest.mark.parametrize("status", ["failed", None], ids=["ended", "waiting again"])
 def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
-    rows = json.dumps([(id, n, 1, status, 1, None, "e", LATER, 0, None, "failed", "t", 1, "") for id, n in held])
+    rows = json.dumps([(id, n, 1, status, 1, None, "e", LATER, 0, None, "failed", "t", 1, "", 1) for id, n in held])
 
     plan = explain(hot.SETTLE, {"rows": rows, "now": LATER})
 

@@ -111,6 +111,9 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
     return {"failed": ended.id, "completed": done.id, **unended}
 
 
+VIEWS = ("job", "limited_leases")
+
+
 def relations(url: str) -> dict[str, list[str]]:
     """Every table and view of treadle, with its columns."""
     found: dict[str, list[str]] = {}
@@ -125,7 +128,7 @@ def relations(url: str) -> dict[str, list[str]]:
 
 
 def tables_of_tenants(url: str) -> list[str]:
-    return [name for name, columns in relations(url).items() if "tenant" in columns and name != "job"]
+    return [name for name, columns in relations(url).items() if "tenant" in columns and name not in VIEWS]
 
 
 def outcome(connection: psycopg.Connection[Any], statement: Any, parameters: Any = None) -> int | type[Exception]:

@@ -285,6 +285,9 @@ CREATE TABLE treadle_lease_keys (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX treadle_lease_keys_by_job ON treadle_lease_keys (id);
 
+-- The same. (In PostgreSQL, some of them are in the rows of the leases.)
+CREATE VIEW treadle_limited_leases AS SELECT name, key, id, lease, tenant FROM treadle_lease_keys;
+
 -- Moments at which a key of a limit may have a free place. A claim that comes to one lets jobs go that are parked for it.
 CREATE TABLE treadle_openings (
     seq  INTEGER PRIMARY KEY,

@@ -3,11 +3,11 @@
 from treadle.stores.postgres.insert_claim_settle_sql import (
     COMPLETIONS,
     IS_FOR_OTHERS,
-    MOVE_TO_LEASES,
     NEW_JOBS,
     NEW_READY,
     NEXT_DUE,
     OPENED,
+    move_to_leases,
 )
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.statements.parts import LEASE_COLUMNS
@@ -137,7 +137,7 @@ SELECT {LEASE_COLUMNS},
   FROM (VALUES (1)) one LEFT JOIN l ON true LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY l.lease
 """
-CLAIM = MOVE_TO_LEASES.format(look=_LOOK, rows="SELECT place FROM met WHERE (SELECT ok FROM may_lease)") + _STATE
+CLAIM = move_to_leases(look=_LOOK, rows="SELECT place FROM met WHERE (SELECT ok FROM may_lease)") + _STATE
 
 # Completions. The answer: how many were held, when, and whether other workers have to look for jobs. They are notified.
 _COMPLETED = """
@@ -150,11 +150,13 @@ COMPLETE_ALL = COMPLETIONS + _COMPLETED.format(woken="arrived")
 # may be parked, as RELEASE_LIMITS does it. (What a claim parks at this moment cannot be seen here.)
 _IS_FOR_OTHERS = IS_FOR_OTHERS.format(owners="SELECT worker FROM gone")
 _LIMITED_COMPLETED = _COMPLETED.format(woken="woken")
-COMPLETE_LIMITED = f"""{COMPLETIONS}, freed AS (
+COMPLETE_LIMITED = f"""{COMPLETIONS}, others AS (
     DELETE FROM treadle.lease_keys WHERE id = ANY(ARRAY(SELECT id FROM gone)) RETURNING id, name, key),
 opened AS (
     INSERT INTO treadle.openings (name, key, at, held)
-    SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM freed
+    SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM (
+           SELECT id, limit_name AS name, limit_key AS key FROM gone WHERE limit_name IS NOT NULL
+            UNION ALL SELECT id, name, key FROM others) f
      WHERE CAST(:keyed AS text) IS NULL
         OR id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb))),
 woken AS MATERIALIZED (

@@ -272,10 +272,12 @@ class Transitions(Transaction):
         """Of types whose limits have keys, lease those jobs that fit."""
         keyed_types = limited.keyed
         fitting = {id: range for _, id, range in limited.fit(order, jobs) if range.type in keyed_types}
-        places = ",".join([f'"{self._places[id]}"' for id in fitting])
         if not fitting:
             return []
-        return self._lease(worker, request, fitting.values(), {"places": f"{{{places}}}", **limited.keys_of(fitting)})
+        places = ",".join([f'"{self._places[id]}"' for id in fitting])
+        return self._lease(
+            worker, request, fitting.values(), {"places": f"{{{places}}}", **limited.first_keys(fitting)}
+        )
 
     def _lease_by_turns(
         self, worker: str, request: ClaimRequest, order: ClaimOrder, jobs: Sequence[Candidate]
@@ -343,7 +345,7 @@ class Transitions(Transaction):
             log.warning(ORPHANED, len(found) - len(claimed))
             self.execute(sql.DROP_ORPHANED_LEASES)
         if self._limited:
-            self._limited.record(claimed, with_keys="keys" not in which)
+            self._limited.record(claimed, from_key=int("keys" in which))
         return claimed
 
     def _put_back_expired(self, found: Sequence[tuple[Any, ...]], token: int) -> list[tuple[Any, ...]]:
@@ -371,7 +373,8 @@ class Transitions(Transaction):
         return written, written
 
     def _complete(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
-        held = self.execute(sql.COMPLETE, {**fences(ended), "now": self.now}).fetchall()
+        keyed = as_json([c.id for c, _ in ended if c.limited > 1])
+        held = self.execute(sql.COMPLETE, {**fences(ended), "keyed": keyed, "now": self.now}).fetchall()
         if held and held[0][-1]:
             self.job_waits("")
         return ended if len(held) == len(ended) else as_written(ended, {row[:2]: 0 for row in held})

@@ -189,38 +189,49 @@ _IN_RANGES = f"""
                   AND (r.run_at, r.id) > (e.run_at, e.id) AND r.parked = ''
                 ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p
          WHERE e.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND e.type <> ALL(ARRAY(SELECT type FROM paused))"""
-MOVE_TO_LEASES = f"""
+_MOVE_TO_LEASES = f"""
 WITH RECURSIVE {{look}} paused AS MATERIALIZED (
     SELECT tenant, queue, type FROM treadle.pauses WHERE until IS NULL OR until > :now),
 gone AS (
-    DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY({{rows}}))
+    DELETE FROM treadle.ready {{which}}
        AND tenant <> ALL(ARRAY(SELECT tenant FROM paused WHERE tenant <> ''))
-    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, start_by, forgiven),
+    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, start_by, forgiven,
+              {{limit}}),
 l AS (
     INSERT INTO treadle.leases
            (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, start_by,
-            forgiven, deadline)
+            forgiven, limit_name, limit_key, deadline)
     SELECT id, nextval('treadle.lease'), :token, queue, type, tenant,
            least(greatest(attempts, 0), {MOST_ATTEMPTS}) + 1, snoozes, suspicion, :worker, run_at, :now, start_by,
-           forgiven,
+           forgiven, limit_name, limit_key,
            CASE WHEN suspicion = 0 OR :worker = ''
                 THEN :now + ((SELECT CAST(:timeouts AS text)::jsonb) ->> type)::bigint END  -- it is parsed once
       FROM gone ORDER BY priority DESC, run_at, id
     RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline,
               forgiven)
 """
+
+
+def move_to_leases(rows: str, look: str = "") -> str:
+    """Move these rows, which run under no keys."""
+    return _MOVE_TO_LEASES.format(
+        look=look,
+        which=f"WHERE ctid = ANY(ARRAY({rows}))",
+        limit="CAST(NULL AS text) AS limit_name, CAST(NULL AS text) AS limit_key",
+    )
+
+
 _LEASED = f"""
 SELECT {LEASE_COLUMNS},
        (SELECT json_agg(json_build_array(id, start_by))::text FROM gone WHERE start_by <= :now)
   FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY j.priority DESC, l.run_at, l.id
 """
-INSERT_LEASES = MOVE_TO_LEASES.format(look="", rows=_IN_RANGES) + _LEASED
+INSERT_LEASES = move_to_leases(rows=_IN_RANGES) + _LEASED
 # ... or these jobs, if no other transaction has them. They were read some time ago: a job may have run since then, and
 # wait for its next attempt, or for workers of another queue. [id, …]
 INSERT_LEASES_OF = (
-    MOVE_TO_LEASES.format(
-        look="",
+    move_to_leases(
         rows=f"""
         SELECT r.ctid FROM treadle.ready r
          WHERE r.id = {THESE} AND r.parked IN ('', 'fair') AND r.run_at <= :now
@@ -230,18 +241,19 @@ INSERT_LEASES_OF = (
     )
     + _LEASED
 )
-# ... or these rows, which we have locked, and with each lease the keys under which it runs.
-# {row, …}, and in columns [id, …], [name, …], [key, …]
-_TEXTS = "json_array_elements_text(CAST(:{} AS text)::json)".format
-_KEY_COLUMNS = ", ".join(map(_TEXTS, ("ids", "names", "keys")))
+# ... or these rows, which we have locked, each with the first key under which it runs.
+# In columns: {row, …}, [name, …], [key, …]
 INSERT_KEYED_LEASES = (
-    MOVE_TO_LEASES.format(look="", rows="SELECT unnest(CAST(CAST(:places AS text) AS tid[]))")
-    + f""",
-keyed AS (
-    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
-    SELECT e.name, e.key, l.id, l.lease, l.tenant
-      FROM ROWS FROM ({_KEY_COLUMNS}) e (id, name, key) JOIN l ON l.id = e.id::uuid)
-"""
+    _MOVE_TO_LEASES.format(
+        look="",
+        which="""USING (
+        SELECT place, name, key
+          FROM ROWS FROM (unnest(CAST(CAST(:places AS text) AS tid[])),
+                          json_array_elements_text(CAST(:names AS text)::json),
+                          json_array_elements_text(CAST(:keys AS text)::json)) e (place, name, key) OFFSET 0) m
+     WHERE ready.ctid = m.place""",
+        limit="m.name AS limit_name, m.key AS limit_key",
+    )
     + _LEASED
 )
 
@@ -284,7 +296,8 @@ WITH gone AS (
      WHERE id = ANY((SELECT CAST(CAST(:ids AS text) AS uuid[]))::uuid[])
        AND coalesce((lease, token) IN (SELECT unnest(CAST(CAST(:numbers AS text) AS bigint[])),
                                               unnest(CAST(CAST(:tokens AS text) AS bigint[]))), false)
-    RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, worker, run_at, started_at),
+    RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, worker, run_at, started_at, limit_name,
+              limit_key),
 done AS (
     INSERT INTO treadle.finished
            (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
@@ -304,18 +317,26 @@ arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
     SELECT {_ARRIVAL_OF} FROM gone {_WAITED_FOR}
      WHERE EXISTS (SELECT 1 FROM treadle.waits) GROUP BY e.tenant RETURNING 1)"""
-COMPLETE = f"{COMPLETIONS} SELECT lease, token, CAST(:now AS bigint), (SELECT count(*) FROM arrived) FROM gone"
+# ... in a transaction. The jobs :keyed, [id, …], have freed places under the keys in their rows: see RELEASE_LIMITS.
+COMPLETE = f"""{COMPLETIONS}, opened AS (
+    INSERT INTO treadle.openings (name, key, at, held)
+    SELECT DISTINCT limit_name, limit_key, CAST(:now AS bigint), 0 FROM gone
+     WHERE limit_name IS NOT NULL
+       AND id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb)))
+SELECT lease, token, CAST(:now AS bigint), (SELECT count(*) FROM arrived) FROM gone
+"""
 
 # Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
 # held with their tokens, whether they were cancelled, and 0 if no job waits for them.
 # [[id, number, token, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
-#   suspicion or null for as it was, outcome if it was a failure, traceback, 1 if it was started, why it is parked], …]
+#   suspicion or null for as it was, outcome if it was a failure, traceback, 1 if it was started, why it is parked,
+#   1 if it has freed a place under the key in its row], …]
 SETTLE = f"""
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, (v ->> 2)::bigint AS token, v ->> 3 AS status,
            (v ->> 4)::integer AS charged, (v ->> 5)::json AS result, v ->> 6 AS error, (v ->> 7)::bigint AS run_at,
            (v ->> 8)::integer AS snoozed, (v ->> 9)::integer AS suspicion, v ->> 10 AS outcome, v ->> 11 AS traceback,
-           (v ->> 12)::integer AS started, v ->> 13 AS parked
+           (v ->> 12)::integer AS started, v ->> 13 AS parked, (v ->> 14)::integer AS frees
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 gone AS (
     DELETE FROM treadle.leases
@@ -323,7 +344,7 @@ gone AS (
     RETURNING *),
 ended AS (
     SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,
-           e.outcome, e.traceback, e.started, e.parked, e.status IS NULL AND l.cancel <> 0 AS cancelled
+           e.outcome, e.traceback, e.started, e.parked, e.frees, e.status IS NULL AND l.cancel <> 0 AS cancelled
       FROM gone l JOIN e ON e.lease = l.lease AND e.token = l.token),
 done AS (
     INSERT INTO treadle.finished
@@ -348,6 +369,10 @@ failure AS (
     INSERT INTO treadle.attempts (id, tenant, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
     SELECT id, tenant, lease, attempt, worker, started_at, :now, outcome, error, traceback
       FROM ended WHERE outcome IS NOT NULL AND NOT cancelled),
+opened AS (
+    INSERT INTO treadle.openings (name, key, at, held)
+    SELECT DISTINCT limit_name, limit_key, CAST(:now AS bigint), 0 FROM ended
+     WHERE limit_name IS NOT NULL AND frees = 1),
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
     SELECT {_ARRIVAL_OF} FROM ended {_WAITED_FOR}

@@ -40,7 +40,7 @@ def settle_row(now: int, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
     run_at, charged, snoozed, suspicion, started, parked = requeued(now, o)
     failure = o.kind if o.kind in UNSUCCESSFUL else None
     ends = c.id, c.number, c.token, o.kind.final, charged, o.result, o.error
-    return *ends, run_at, snoozed, suspicion, failure, o.traceback, started, parked
+    return *ends, run_at, snoozed, suspicion, failure, o.traceback, started, parked, int(c.limited > 1)
 
 
 def starts_of(jobs: Sequence[Candidate], batch: Sequence[Head]) -> list[tuple[ReadyRange, int, Position]]:

@@ -87,11 +87,12 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
     `briefly`: do not wait long for dedupe keys and names of signals, which a transaction may have locked."""
     if tx.set_aside:
         ended = [one for one in ended if one[0].id not in tx.set_aside]
+    limit_keys = limits.keys_to_write(tx, ended)  # a lease that has ended no longer says them
     written, uncounted = tx.settle(ended)
     if uncounted:
         count_ended(tx, uncounted)
     if limited := [one for one in written if one[0].limited or one[1].holds is not None]:
-        limits.release(tx, limited)
+        limits.release(tx, limited, limit_keys)
     if batched := [one for one in written if one[0].batch is not None or one[1].batches]:
         batches.count_settled(tx, batched)
         _add_batches(tx, [new for _, outcome in batched for new in outcome.batches], briefly=briefly)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -18,36 +18,41 @@ _AFTER_PARKED = "limit;"
 """What sorts after all that begins with PARKED."""
 
 
-def release(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
-    """These leases have ended: their keys have free places. On PostgreSQL this locks nothing that a claim needs."""
+def keys_to_write(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Mapping[str, Sequence[Key]]:
+    """Of leases that are about to end, the keys that they hold back, or to whose rates they give something back."""
+    return {
+        c.id: [(f"{OF_TYPE}{c.type}", ""), *tx.execute(tx.sql.LEASE_KEYS_OF, {"id": c.id}).fetchall()]
+        for c, outcome in ended
+        if outcome.holds is not None or (c.limited and not outcome.started)
+    }
+
+
+def release(tx: Transaction, ended: Sequence[LeaseOutcome], keys: Mapping[str, Sequence[Key]]) -> None:
+    """These leases have ended: their keys have free places. On PostgreSQL this locks nothing that a claim needs.
+    `keys`: what `keys_to_write` has found."""
     for c, outcome in ended:
         if outcome.holds is not None:
-            _hold(tx, c.id, c.type, outcome.holds, tx.now + outcome.delay)
+            _hold(tx, keys[c.id], outcome.holds, tx.now + outcome.delay)
         elif not outcome.started:
-            _give_back(tx, c.id, c.type)
+            _give_back(tx, keys[c.id])
     ids, keyed = [c.id for c, _ in ended if c.limited], [c.id for c, _ in ended if c.limited > 1]
     for statement in tx.sql.RELEASE_LIMITS:
         tx.execute(statement, {"ids": as_json(ids), "keyed": as_json(keyed), "now": tx.now})
 
 
-def _keys_of(tx: Transaction, id: str, type: str) -> list[Key]:
-    """The keys under which a leased job runs."""
-    return [(f"{OF_TYPE}{type}", ""), *tx.execute(tx.sql.LEASE_KEYS_OF, {"id": id}).fetchall()]
-
-
-def _hold(tx: Transaction, id: str, type: str, name: str, until: int) -> None:
+def _hold(tx: Transaction, its_keys: Sequence[Key], name: str, until: int) -> None:
     """Let no job of its keys start before: of the limit that was named, or of those with a rate, or else of all."""
     limits = load(tx)
-    keys = [key for key in _keys_of(tx, id, type) if key[0] in limits.by_name]
+    keys = [key for key in its_keys if key[0] in limits.by_name]
     rated = [key for key in keys if limits.bounds(key)[1]]
     for limit, key in [k for k in keys if k[0] == name] if name else rated or keys:
         tx.execute(tx.sql.HOLD_KEY, {"name": limit, "key": key, "at": until})
 
 
-def _give_back(tx: Transaction, id: str, type: str) -> None:
+def _give_back(tx: Transaction, its_keys: Sequence[Key]) -> None:
     """A job was claimed and did not start: its rates may start another one."""
     limits = load(tx)
-    for key in _keys_of(tx, id, type):
+    for key in its_keys:
         if limits.bounds(key)[1]:
             tx.execute(tx.sql.GIVE_BACK_TOKEN, {"name": key[0], "key": key[1]})
 

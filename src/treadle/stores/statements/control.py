@@ -57,7 +57,7 @@ class Control:
                    CASE WHEN e.counted = 0 THEN 0
                         WHEN substr(e.name, 1, 5) = 'type:'
                         THEN (SELECT count(*) FROM treadle.leases l WHERE l.type = substr(e.name, 6) AND NOT {STUCK})
-                        ELSE (SELECT count(*) FROM treadle.lease_keys k
+                        ELSE (SELECT count(*) FROM treadle.limited_leases k
                                WHERE k.name = e.name AND k.key = e.key
                                  AND (SELECT NOT {STUCK} FROM treadle.leases l
                                        WHERE l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease)) END AS running,
@@ -94,7 +94,7 @@ class Control:
            AND NOT (n.at > :now AND coalesce((SELECT max(o.at) FROM treadle.openings o
                                                WHERE o.name = n.name AND o.key = n.key AND o.held > 0), 0) > :now)
     """
-    RUNNING_BY_LIMIT = "SELECT name, count(*) FROM treadle.lease_keys GROUP BY name"
+    RUNNING_BY_LIMIT = "SELECT name, count(*) FROM treadle.limited_leases GROUP BY name"
     # Buckets that are full say nothing, and so do tokens that were given back to them. A claim deletes them in another
     # order: those that it has locked are left to it.
     PRUNE_BUCKETS = """
@@ -105,7 +105,7 @@ class Control:
     """
     # Whether there is anything to prune, or to come to.
     HAS_LIMITS = """
-        SELECT EXISTS (SELECT 1 FROM treadle.lease_keys) OR EXISTS (SELECT 1 FROM treadle.buckets)
+        SELECT EXISTS (SELECT 1 FROM treadle.limited_leases) OR EXISTS (SELECT 1 FROM treadle.buckets)
             OR EXISTS (SELECT 1 FROM treadle.ready WHERE parked > 'limit:' AND parked < 'limit;' AND parked > 'fair')
     """
     # Which chores have something to do: rescue, expire, put back what was paused, open limits.
@@ -131,7 +131,7 @@ class Control:
     GIVE_BACK_TOKEN = """
         INSERT INTO treadle.buckets (name, key, full_at) VALUES (CAST(:name AS text), CAST(:key AS text), NULL)
     """
-    LEASE_KEYS_OF = "SELECT name, key FROM treadle.lease_keys WHERE id = CAST(CAST(:id AS text) AS uuid)"
+    LEASE_KEYS_OF = "SELECT name, key FROM treadle.limited_leases WHERE id = CAST(CAST(:id AS text) AS uuid)"
 
     # ---- pauses
 

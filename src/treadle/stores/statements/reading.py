@@ -177,7 +177,7 @@ class Reading:
          WHERE type = :type AND NOT {STUCK} GROUP BY worker
     """
     HOLDERS_OF_KEY = f"""
-        SELECT worker, count(*), min(l.id::text), max(l.id::text) FROM treadle.lease_keys k
+        SELECT worker, count(*), min(l.id::text), max(l.id::text) FROM treadle.limited_leases k
           JOIN treadle.leases l ON l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease
          WHERE k.name = :name AND k.key = :key AND NOT {STUCK} GROUP BY worker
     """

@@ -97,7 +97,7 @@ class Work:
     # their owner cannot move the deadline in between; one that it moves or settles just now is left to it.
     _LEASES = f"""
         SELECT json_build_array({LEASE_COLUMNS},
-                                2 * (EXISTS (SELECT 1 FROM treadle.lease_keys k WHERE k.id = l.id))::integer)::text
+                                coalesce((SELECT 2 FROM treadle.limited_leases k WHERE k.id = l.id LIMIT 1), 0))::text
           FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
         """
     LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"

@@ -100,9 +100,12 @@ CREATE TABLE treadle.leases (
     message    text,
     start_by   bigint,  -- as in `ready`: it waits for that again if it is released before its handler was called
     forgiven   integer, -- as in `ready`; its first new step sets it
+    limit_name text COLLATE "C",  -- the first limit with a key under which it runs; NULL: none. See `limited_leases`
+    limit_key  text COLLATE "C",
     PRIMARY KEY (id, tenant)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 1);
+CREATE INDEX leases_by_limit ON treadle.leases (limit_name, limit_key) WHERE limit_name IS NOT NULL;
 
 -- Ended.
 CREATE TABLE treadle.finished (
@@ -283,7 +286,8 @@ CREATE TABLE treadle.limits (
     PRIMARY KEY (name, key)
 );
 
--- The limits under which leased jobs run, each with the key that it counts the job by.
+-- The other limits under which leased jobs run, each with the key that it counts the job by. Most jobs have only one
+-- limit with a key. A row of its own would cost as much as the lease.
 CREATE TABLE treadle.lease_keys (
     name   text COLLATE "C" NOT NULL,
     key    text COLLATE "C" NOT NULL,
@@ -293,6 +297,12 @@ CREATE TABLE treadle.lease_keys (
     PRIMARY KEY (name, key, id, tenant)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX lease_keys_by_job ON treadle.lease_keys (id);
+
+-- All of them.
+CREATE VIEW treadle.limited_leases WITH (security_invoker = true) AS
+SELECT limit_name AS name, limit_key AS key, id, lease, tenant FROM treadle.leases WHERE limit_name IS NOT NULL
+UNION ALL
+SELECT name, key, id, lease, tenant FROM treadle.lease_keys;
 
 -- Moments at which a key of a limit may have a free place. A claim that comes to one lets jobs go that are parked for it.
 -- Rows are only added and deleted: two transactions never wait for each other here.
