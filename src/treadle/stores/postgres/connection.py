@@ -74,14 +74,17 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
     def __del__(self, *_: Any) -> None:
         """psycopg warns if it was not closed. Here it is normal to end with the program, as in a pool."""
 
-    def execute_prepared(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
-        """Execute a statement that comes often. psycopg itself prepares it when it comes for the sixth time, and
-        searches it for placeholders each time, which for a claim takes as long as all else that it does. A number in
-        binary costs half of one in text."""
+    def execute_numbered(self, statement: str, parameters: Mapping[str, Any], *, prepare: bool | None = None) -> Rows:
+        """Execute one statement. psycopg searches a text of ours for placeholders each time, which for a claim takes as
+        long as all else that it does. A number in binary costs half of one in text."""
         text, names = numbered(statement)
         values = [parameters[name] for name in names]
-        rows: Rows = RawCursor(self).execute(text, values, prepare=True, binary=True)
+        rows: Rows = RawCursor(self).execute(text, values, prepare=prepare, binary=True)
         return rows
+
+    def execute_prepared(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
+        """Execute a statement that comes often. psycopg itself prepares it only when it comes for the sixth time."""
+        return self.execute_numbered(statement, parameters, prepare=True)
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         return super().wait(gen if self.answer_within is None else self._in_time(gen), *args, **options)
@@ -116,9 +119,9 @@ class Transaction(Transitions):
             self.now = now
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows:
-        # Several statements in one text, or a user's connection, may have no answer in binary.
-        binary = bool(parameters) and isinstance(self.connection, Connection)
-        rows: Rows = self.connection.execute(named(sql), parameters, binary=binary)
+        if parameters and isinstance(self.connection, Connection):
+            return self.connection.execute_numbered(sql, parameters)
+        rows: Rows = self.connection.execute(named(sql), parameters)
         return rows
 
     def job_waits(self, queue: str) -> None:
