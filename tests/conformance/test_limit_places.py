@@ -12,7 +12,7 @@ from treadle import Limit
 from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.outcome import COMPLETED, Outcome, OutcomeKind
-from treadle.stores import claim_order
+from treadle.stores import claim_order, limiting
 from treadle.stores.base import TypePolicy
 from treadle.stores.postgres.connection import Transaction
 
@@ -101,6 +101,45 @@ def test_a_parked_job_that_another_transaction_has_locked_is_not_forgotten(store
     clock.advance(1)
 
     assert [second.id] == ids(take(store))
+
+
+LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('treadle api' || chr(31) || %s, 0))"
+
+
+@pytest.mark.only("postgresql")
+def test_of_places_that_are_freed_together_those_that_another_claim_has_locked_come_later(store, users, clock):
+    declare(store, 1)
+    jobs = put_many(store, 2, tenant="acme") + put_many(store, 2, tenant="umbrella")
+    running = take(store, 4)
+    assert [] == take(store)
+    store.settle([(one, COMPLETED) for one in running])
+    users.execute(LOCK, ["acme"])
+
+    assert [jobs[3].id] == ids(take(store))
+    users.commit()
+    clock.advance(1)
+    assert [jobs[1].id] == ids(take(store))
+    check_consistency(store)
+
+
+@pytest.mark.parametrize("most", [1, 2, 100])
+def test_a_claim_comes_to_some_of_the_places_that_are_free_and_the_next_one_to_the_rest(store, monkeypatch, most):
+    monkeypatch.setattr(limiting, "MOST_OPENINGS", most)
+    declare(store, 1)
+    for n in range(6):
+        put_many(store, 2, tenant=f"t{n}")
+    running = []
+    while some := take(store, 12):
+        running += some
+    assert 6 == len(running)
+    for n in (0, 2, 4):
+        store.settle([(one, COMPLETED) for one in running[n : n + 2]])
+
+    first, *rest = [take(store, 12) for _ in range(6)]
+
+    assert first
+    assert 6 == len(first) + sum(map(len, rest))
+    check_consistency(store)
 
 
 @pytest.mark.only("postgresql")

@@ -36,7 +36,8 @@ many of them, and as long as this claim reads them, it keeps its own keys from t
 LATER = 50_000
 """Microseconds after which a claim comes again to a key whose jobs another transaction has locked."""
 MOST_OPENINGS = 200
-"""Openings to which one claim comes."""
+"""To the openings of how many keys one claim comes, about: one opening may have as many as a settle."""
+_decode_keys = msgspec.json.Decoder(list[str]).decode
 _decode_bucket = msgspec.json.Decoder(tuple[int, int]).decode
 
 
@@ -141,8 +142,9 @@ class LimitedClaim:
         and type as there are places. Return how many jobs."""
         tx = self._tx
         rows = tx.execute(tx.sql.TAKE_OPENINGS, {"now": tx.now, "most": MOST_OPENINGS}).fetchall()
-        locked = {(name, key) for name, key, is_locked in rows if is_locked}
-        self.again = len(rows) == MOST_OPENINGS or not all(is_locked for _, _, is_locked in rows)
+        found = [(name, _decode_keys(keys), is_locked) for name, keys, is_locked in rows]
+        locked = {(name, key) for name, keys, is_locked in found if is_locked for key in keys}
+        self.again = sum([len(keys) for _, keys, _ in found]) >= MOST_OPENINGS or not all(row[-1] for row in found)
         # Others lock limits without a key in another order: to wait for them now could be a deadlock.
         tx.has_locked_limits = tx.has_locked_limits or any(not key for _, key in locked)
         keys = [self._key(key) for key in locked]

@@ -315,7 +315,8 @@ CREATE TABLE treadle.openings (
     name text COLLATE "C" NOT NULL,
     key  text COLLATE "C" NOT NULL,
     at   bigint NOT NULL,
-    held integer NOT NULL  -- 1: nothing of this key starts before; 2: the next one may start then; 0: now
+    held integer NOT NULL, -- 1: nothing of this key starts before; 2: the next one may start then; 0: now
+    keys text              -- JSON: the keys of jobs that have ended together; NULL: only `key`
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX openings_in_order ON treadle.openings (at);
 CREATE INDEX openings_by_key ON treadle.openings (name, key, at) WHERE held > 0;

@@ -319,10 +319,10 @@ arrived AS (
      WHERE EXISTS (SELECT 1 FROM treadle.waits) GROUP BY e.tenant RETURNING 1)"""
 # ... in a transaction. The jobs :keyed, [id, …], have freed places under the keys in their rows: see RELEASE_LIMITS.
 COMPLETE = f"""{COMPLETIONS}, opened AS (
-    INSERT INTO treadle.openings (name, key, at, held)
-    SELECT DISTINCT limit_name, limit_key, CAST(:now AS bigint), 0 FROM gone
+    INSERT INTO treadle.openings (name, key, keys, at, held)
+    SELECT limit_name, '', json_agg(DISTINCT limit_key)::text, CAST(:now AS bigint), 0 FROM gone
      WHERE limit_name IS NOT NULL
-       AND id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb)))
+       AND id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb)) GROUP BY limit_name)
 SELECT lease, token, CAST(:now AS bigint), (SELECT count(*) FROM arrived) FROM gone
 """
 
@@ -370,9 +370,9 @@ failure AS (
     SELECT id, tenant, lease, attempt, worker, started_at, :now, outcome, error, traceback
       FROM ended WHERE outcome IS NOT NULL AND NOT cancelled),
 opened AS (
-    INSERT INTO treadle.openings (name, key, at, held)
-    SELECT DISTINCT limit_name, limit_key, CAST(:now AS bigint), 0 FROM ended
-     WHERE limit_name IS NOT NULL AND frees = 1),
+    INSERT INTO treadle.openings (name, key, keys, at, held)
+    SELECT limit_name, '', json_agg(DISTINCT limit_key)::text, CAST(:now AS bigint), 0 FROM ended
+     WHERE limit_name IS NOT NULL AND frees = 1 GROUP BY limit_name),
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
     SELECT {_ARRIVAL_OF} FROM ended {_WAITED_FOR}

@@ -196,15 +196,25 @@ class PostgresStatements(Statements):
     # ---- limits
 
     UNIT, ONCE = "chr(31)", "OFFSET 0"
-    # Those to come to now, if no other transaction does, and whether their keys are locked by this: then they are gone.
+    # Those to come to now, if no other transaction does: [key, …] of each limit, and whether they are locked by this.
+    # Then they are gone. So many openings that they have :most keys.
     TAKE_OPENINGS = """
-    WITH o AS MATERIALIZED (
-        SELECT place, name, key,
+    WITH due AS MATERIALIZED (
+        SELECT ctid AS place, name, at, coalesce(keys::json, json_build_array(key)) AS keys
+          FROM treadle.openings WHERE at <= :now ORDER BY at LIMIT :most FOR UPDATE SKIP LOCKED),
+    opening AS MATERIALIZED (
+        SELECT * FROM (SELECT *, sum(json_array_length(keys)) OVER (ORDER BY at, place) AS n FROM due) d
+         WHERE n - json_array_length(keys) < :most),
+    met AS MATERIALIZED (
+        SELECT place, name, at, key,
                pg_try_advisory_xact_lock(hashtextextended('treadle ' || name || chr(31) || key, 0)) AS is_locked
-          FROM (SELECT ctid AS place, name, key FROM treadle.openings WHERE at <= :now
-                 ORDER BY at LIMIT :most FOR UPDATE SKIP LOCKED) p),
-    gone AS (DELETE FROM treadle.openings WHERE ctid = ANY(ARRAY(SELECT place FROM o WHERE is_locked)))
-    SELECT name, key, is_locked FROM o
+          FROM (SELECT place, name, at, k.key
+                  FROM opening CROSS JOIN LATERAL json_array_elements_text(keys) k (key) OFFSET 0) o),
+    gone AS (DELETE FROM treadle.openings WHERE ctid = ANY(ARRAY(SELECT place FROM opening))),
+    rest AS (
+        INSERT INTO treadle.openings (name, key, keys, at, held)
+        SELECT name, '', json_agg(key)::text, at, 0 FROM met WHERE NOT is_locked GROUP BY place, name, at)
+    SELECT name, json_agg(key)::text, is_locked FROM met GROUP BY name, is_locked
     """
     # Park rows, which we have locked. [[id, what for], …]
     PARK_FOR = """
@@ -257,9 +267,9 @@ class PostgresStatements(Statements):
     RELEASE_LIMITS = (
         f"""
         WITH gone AS (DELETE FROM treadle.lease_keys WHERE id = {THESE} RETURNING id, name, key)
-        INSERT INTO treadle.openings (name, key, at, held)
-        SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM gone
-         WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb))
+        INSERT INTO treadle.openings (name, key, keys, at, held)
+        SELECT name, '', json_agg(DISTINCT key)::text, CAST(:now AS bigint), 0 FROM gone
+         WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb)) GROUP BY name
         """,
     )
 

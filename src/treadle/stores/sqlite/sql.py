@@ -140,10 +140,11 @@ class SQLiteStatements(Statements):
     # ---- limits
 
     UNIT, ONCE = "char(31)", "LIMIT -1"
-    # Those to come to now, which are gone then.
+    # Those to come to now, which are gone then: [key, …] of each.
     TAKE_OPENINGS = """
     DELETE FROM treadle_openings WHERE seq IN (
-        SELECT seq FROM treadle_openings WHERE at <= :now ORDER BY at LIMIT :most) RETURNING name, key, 1
+        SELECT seq FROM treadle_openings WHERE at <= :now ORDER BY at LIMIT :most)
+    RETURNING name, coalesce(keys, json_array(key)), 1
     """
     # Park rows. [[id, what for], …]
     PARK_FOR = """
