@@ -12,7 +12,7 @@ from treadle.ids import new_id
 from treadle.stores.postgres import at_once_sql
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
-from treadle.stores.postgres.sql import PostgresStatements
+from treadle.stores.postgres.sql import PLAN_BY_INDEX, PostgresStatements
 
 LEVELS = 40
 """The number of (queue, type, priority), rounded up."""
@@ -158,7 +158,7 @@ def test_rows_are_moved_to_the_index_by_turns_by_index(explain):
 
 
 def test_turns_are_counted_by_their_index(explain):
-    explain.connection.execute(hot.PLAN_BY_INDEX)
+    explain.connection.execute(PLAN_BY_INDEX)
     place = {"tenant": "big", "run_at": FIRST + (ENDED + RUNNING + BATCH) * 1000, "id": new_id(), "limit": BATCH}
     pairs = json.dumps([("fair", "fair")])
 

@@ -9,6 +9,7 @@ import pytest
 from tests.conformance.postgres_plans.database import BATCH, ENDED, LATER, MOST, RUNNING
 from tests.conformance.postgres_plans.plan import check
 from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.postgres import at_once_sql
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
 
@@ -86,6 +87,18 @@ def test_candidates_are_locked_leased_and_parked_by_their_ids(explain):
     check(explain(hot.INSERT_LEASES_OF, {**some, **worker}), 4 * BATCH)
 
 
+def test_rows_that_are_leased_with_a_key_are_found_by_their_places(explain):
+    rows = explain.connection.execute("SELECT ctid::text FROM treadle.ready LIMIT %s", [BATCH]).fetchall()
+    places = ",".join(f'"{place}"' for [place] in rows)
+    keys = {"names": json.dumps(["api"] * BATCH), "keys": json.dumps([str(n) for n in range(BATCH)])}
+    worker = {"worker": "w1", "timeouts": "{}", "token": 1, "now": LATER}
+
+    plan = explain(hot.INSERT_KEYED_LEASES, {"places": f"{{{places}}}", **keys, **worker})
+
+    check(plan, 4 * BATCH)
+    assert BATCH == plan.taken("ready"), plan
+
+
 def test_openings_are_found_by_their_time_and_key(explain):
     check(explain(Transaction.sql.TAKE_OPENINGS, {"now": LATER, "most": BATCH}), 4 * BATCH)
     rows = json.dumps([(*key, LATER + 1, "limit:api") for key in SOME_KEYS])
@@ -115,11 +128,24 @@ def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
     # The index still has the rows that other tests have rolled back, until somebody has met them.
     explain.connection.execute("SELECT id FROM treadle.waits ORDER BY id")
 
-    limited = {"keyed": json.dumps(ids), "now": LATER}
-    plan = explain(hot.COMPLETE, {"ids": ids, "numbers": numbers, "tokens": [1] * BATCH, **limited})
+    plan = explain(hot.COMPLETE, {"ids": ids, "numbers": numbers, "tokens": [1] * BATCH, "now": LATER})
 
     check(plan)
     assert BATCH - 1 == plan.taken("leases"), plan
+
+
+def test_a_completion_under_limits_reads_only_the_jobs_that_it_ends(explain, held):
+    ids, numbers = [id for id, _ in held], [number for _, number in held]
+    explain.connection.execute("SELECT id FROM treadle.waits ORDER BY id")
+    limited = {"keyed": json.dumps(ids), "types": "[]", "notices": "[]", "now": LATER}
+
+    plan = explain(at_once_sql.COMPLETE_LIMITED, {"ids": ids, "numbers": numbers, "tokens": [1] * BATCH, **limited})
+
+    assert [] == plan.sequential, plan
+    assert plan.rows <= 3 * BATCH, plan
+    assert plan.sorted <= 2 * BATCH, plan  # each has two keys
+    assert BATCH - 1 == plan.taken("leases"), plan
+    assert BATCH - 1 == plan.taken("lease_keys"), plan
 
 
 @pytest.mark.parametrize("status", ["failed", None], ids=["ended", "waiting again"])

@@ -15,8 +15,8 @@ from treadle.filters import Filter, parse
 from treadle.ids import first_id_of, ids_from
 from treadle.job import Status
 from treadle.stores.copying import Tables
-from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
+from treadle.stores.postgres.sql import PLAN_BY_INDEX
 from treadle.stores.shared import search
 
 
@@ -60,7 +60,7 @@ def test_a_page_is_read_in_order_and_the_scan_ends_with_it(explain, wanted, befo
     asking = Asking()
     search.jobs(asking, wanted, BATCH - 1, None if before is None else first_id_of(before))
 
-    explain.connection.execute(hot.PLAN_BY_INDEX)
+    explain.connection.execute(PLAN_BY_INDEX)
     assert asking.asked
     for statement, parameters in asking.asked:
         check(explain(statement, parameters), 6 * BATCH)  # a job, and up to three tables where it may be
@@ -85,7 +85,7 @@ def test_the_extent_of_a_search_is_found_by_a_walk_over_ids(explain, text, monke
     walking = Walking()
     search.jobs(walking, parse(text), BATCH - 1, None)
 
-    explain.connection.execute(hot.PLAN_BY_INDEX)
+    explain.connection.execute(PLAN_BY_INDEX)
     [(statement, parameters)] = walking.asked
     plan = explain(statement, parameters)
     check(plan, BATCH + 1)
@@ -120,7 +120,7 @@ LEVEL_ROWS = 5
     ("now", "counted"), [(LATER, 0), (MIDDLE, BATCH), (FIRST, BATCH)], ids=["due", "both", "later"]
 )
 def test_queues_are_counted_in_ranges_of_the_index(explain, now, counted):
-    explain.connection.execute(hot.PLAN_BY_INDEX)
+    explain.connection.execute(PLAN_BY_INDEX)
     pairs = json.dumps(explain.connection.execute("SELECT DISTINCT queue, type FROM treadle.ready").fetchall())
     waiting = Transaction.sql.WAITING_BY_PRIORITY.format(pairs=Transaction.sql.PAIRS)
     plan = explain(waiting, {"now": now, "most": BATCH, "levels": 1000, "pairs": pairs})
@@ -138,7 +138,7 @@ def test_retries_are_counted_in_their_partial_index(explain):
         f"UPDATE treadle.ready SET attempts = 1 WHERE id IN (SELECT id FROM treadle.ready ORDER BY id LIMIT {BATCH})"
     )
 
-    explain.connection.execute(hot.PLAN_BY_INDEX)
+    explain.connection.execute(PLAN_BY_INDEX)
     check(explain(Transaction.sql.RETRYING, {"now": LATER, "most": BATCH}))
 
 

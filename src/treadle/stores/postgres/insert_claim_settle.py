@@ -26,7 +26,7 @@ from treadle.stores.limiting import LimitedClaim, limited_claim
 from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres.row_values import fences, new_rows, settle_row, starts_of
-from treadle.stores.postgres.sql import PostgresStatements
+from treadle.stores.postgres.sql import PLAN_BY_INDEX, PLAN_FREELY, PostgresStatements
 from treadle.stores.ranges import NO_SLOTS, START, Candidate, Found, Head, Position, RangeStart, ReadyRange, Slots
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
 from treadle.stores.transaction import LeaseOutcome, LimitValues, Moved, Transaction, as_written
@@ -74,9 +74,9 @@ class Transitions(Transaction):
     @contextmanager
     def snapshot(self) -> Generator[None]:
         """A transaction that reads sees one moment anyway. A page of it is read by its index."""
-        self.execute(sql.PLAN_BY_INDEX)
+        self.execute(PLAN_BY_INDEX)
         yield
-        self.execute(sql.PLAN_FREELY)  # not after an error, which ends the transaction: this would hide it
+        self.execute(PLAN_FREELY)  # not after an error, which ends the transaction: this would hide it
 
     # Into `jobs` and `ready`
 
@@ -360,7 +360,7 @@ class Transitions(Transaction):
 
     def settle(self, ended: Sequence[LeaseOutcome]) -> tuple[Sequence[LeaseOutcome], Sequence[LeaseOutcome]]:
         self._wake_others(ended)
-        if all(outcome.kind is OutcomeKind.COMPLETED and outcome.result is None for _, outcome in ended):
+        if all(o.kind is OutcomeKind.COMPLETED and o.result is None and not c.limited for c, o in ended):
             return self._complete(ended), ()
         for claimed, outcome in ended:
             if not outcome.kind.final:
@@ -373,8 +373,7 @@ class Transitions(Transaction):
         return written, written
 
     def _complete(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
-        keyed = as_json([c.id for c, _ in ended if c.limited > 1])
-        held = self.execute(sql.COMPLETE, {**fences(ended), "keyed": keyed, "now": self.now}).fetchall()
+        held = self.execute(sql.COMPLETE, {**fences(ended), "now": self.now}).fetchall()
         if held and held[0][-1]:
             self.job_waits("")
         return ended if len(held) == len(ended) else as_written(ended, {row[:2]: 0 for row in held})

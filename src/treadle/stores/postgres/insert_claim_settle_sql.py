@@ -210,15 +210,11 @@ l AS (
     RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline,
               forgiven)
 """
+_NO_KEY = "CAST(NULL AS text) AS limit_name, CAST(NULL AS text) AS limit_key"
 
 
 def move_to_leases(rows: str, look: str = "") -> str:
-    """Move these rows, which run under no keys."""
-    return _MOVE_TO_LEASES.format(
-        look=look,
-        which=f"WHERE ctid = ANY(ARRAY({rows}))",
-        limit="CAST(NULL AS text) AS limit_name, CAST(NULL AS text) AS limit_key",
-    )
+    return _MOVE_TO_LEASES.format(look=look, which=f"WHERE ctid = ANY(ARRAY({rows}))", limit=_NO_KEY)
 
 
 _LEASED = f"""
@@ -227,35 +223,26 @@ SELECT {LEASE_COLUMNS},
   FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY j.priority DESC, l.run_at, l.id
 """
-INSERT_LEASES = move_to_leases(rows=_IN_RANGES) + _LEASED
+INSERT_LEASES = move_to_leases(_IN_RANGES) + _LEASED
 # ... or these jobs, if no other transaction has them. They were read some time ago: a job may have run since then, and
 # wait for its next attempt, or for workers of another queue. [id, …]
-INSERT_LEASES_OF = (
-    move_to_leases(
-        rows=f"""
+_AS_FOUND = f"""
         SELECT r.ctid FROM treadle.ready r
          WHERE r.id = {THESE} AND r.parked IN ('', 'fair') AND r.run_at <= :now
            AND coalesce((SELECT CAST(:queues AS text)::jsonb) ? r.queue, true)
            AND r.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND r.type <> ALL(ARRAY(SELECT type FROM paused))
-           FOR UPDATE SKIP LOCKED""",
-    )
-    + _LEASED
-)
+           FOR UPDATE SKIP LOCKED"""
+INSERT_LEASES_OF = move_to_leases(_AS_FOUND) + _LEASED
 # ... or these rows, which we have locked, each with the first key under which it runs.
 # In columns: {row, …}, [name, …], [key, …]
-INSERT_KEYED_LEASES = (
-    _MOVE_TO_LEASES.format(
-        look="",
-        which="""USING (
+_WITH_KEYS = """USING (
         SELECT place, name, key
           FROM ROWS FROM (unnest(CAST(CAST(:places AS text) AS tid[])),
                           json_array_elements_text(CAST(:names AS text)::json),
-                          json_array_elements_text(CAST(:keys AS text)::json)) e (place, name, key) OFFSET 0) m
-     WHERE ready.ctid = m.place""",
-        limit="m.name AS limit_name, m.key AS limit_key",
-    )
-    + _LEASED
-)
+                          json_array_elements_text(CAST(:keys AS text)::json)) e (place, name, key) OFFSET 0) k
+     WHERE ready.ctid = k.place"""
+_KEY = "k.name AS limit_name, k.key AS limit_key"
+INSERT_KEYED_LEASES = _MOVE_TO_LEASES.format(look="", which=_WITH_KEYS, limit=_KEY) + _LEASED
 
 # Leases of jobs that were deleted by hand: there is nothing left to run.
 DROP_ORPHANED_LEASES = f"""
@@ -317,14 +304,7 @@ arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
     SELECT {_ARRIVAL_OF} FROM gone {_WAITED_FOR}
      WHERE EXISTS (SELECT 1 FROM treadle.waits) GROUP BY e.tenant RETURNING 1)"""
-# ... in a transaction. The jobs :keyed, [id, …], have freed places under the keys in their rows: see RELEASE_LIMITS.
-COMPLETE = f"""{COMPLETIONS}, opened AS (
-    INSERT INTO treadle.openings (name, key, keys, at, held)
-    SELECT limit_name, '', json_agg(DISTINCT limit_key)::text, CAST(:now AS bigint), 0 FROM gone
-     WHERE limit_name IS NOT NULL
-       AND id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb)) GROUP BY limit_name)
-SELECT lease, token, CAST(:now AS bigint), (SELECT count(*) FROM arrived) FROM gone
-"""
+COMPLETE = f"{COMPLETIONS} SELECT lease, token, CAST(:now AS bigint), (SELECT count(*) FROM arrived) FROM gone"
 
 # Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
 # held with their tokens, whether they were cancelled, and 0 if no job waits for them.
@@ -418,8 +398,3 @@ SELECT d.id::text
                       WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
                         AND (p.successor IS NOT NULL OR coalesce(p.expires_at, 0) <= CAST(:now AS bigint)) LIMIT 1) d
 """
-
-# ---- a snapshot for several reads: a page is read by its index, even if there seems to be little to sort
-
-PLAN_BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
-PLAN_FREELY = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"

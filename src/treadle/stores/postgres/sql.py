@@ -530,6 +530,10 @@ SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT
 SET LOCAL enable_bitmapscan = DEFAULT
 """
 
+# A snapshot for several reads: a page is read by its index, even if there seems to be little to sort.
+PLAN_BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
+PLAN_FREELY = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"
+
 # From the catalog itself: to_regclass answers from the session's memory, though another session has just made them.
 HAS_SCHEMA = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = 'treadle')"
 CREATE_SCHEMA = "CREATE SCHEMA treadle"
