@@ -12,6 +12,7 @@ from treadle import Limit
 from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.outcome import COMPLETED, Outcome, OutcomeKind
+from treadle.pauses import NewPause, Target
 from treadle.stores import claim_order, limiting
 from treadle.stores.base import TypePolicy
 from treadle.stores.postgres.connection import Transaction
@@ -103,6 +104,7 @@ def test_a_parked_job_that_another_transaction_has_locked_is_not_forgotten(store
     assert [second.id] == ids(take(store))
 
 
+ACME = Target(tenant="acme")
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('treadle api' || chr(31) || %s, 0))"
 
 
@@ -119,6 +121,32 @@ def test_of_places_that_are_freed_together_those_that_another_claim_has_locked_c
     users.commit()
     clock.advance(1)
     assert [jobs[1].id] == ids(take(store))
+    check_consistency(store)
+
+
+@pytest.mark.parametrize("looked_at", [1, 200])
+def test_jobs_of_a_paused_tenant_do_not_use_the_places_of_a_key_that_others_share(store, monkeypatch, looked_at):
+    monkeypatch.setattr(limiting, "MOST_BEHIND_PAUSED", looked_at)
+    store.publish([TypePolicy(type="noop", limits=as_json([Limit("api", 1, per="subject")]))])
+    first, *theirs = put_many(store, 6, tenant="acme", subject="call")
+    ours = put_many(store, 2, tenant="umbrella", subject="call")
+    (running,) = take(store)
+    assert [] == take(store)
+    store.pause(NewPause(target=ACME, by="ann"))
+    assert settle_one(store, running, COMPLETED)
+
+    found = []
+    while not found:
+        found = take(store)
+        assert found or found.due.now
+    assert (first.id, [ours[0].id]) == (running.id, ids(found))
+    store.resume(ACME)
+    assert settle_one(store, found[0], COMPLETED)
+    rest = []
+    while found := take(store) or take(store):
+        rest += ids(found)
+        assert settle_one(store, found[0], COMPLETED)
+    assert sorted([*ids(theirs), ours[1].id]) == sorted(rest)
     check_consistency(store)
 
 

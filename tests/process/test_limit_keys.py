@@ -40,7 +40,7 @@ def test_no_key_is_ever_exceeded(place: Place) -> None:
     print(f"{len(place.runs())} runs of {len(most)} keys, {len(kills)} kills: {most}")
     assert len(most) == 3 * tenants
     assert all(at_once <= limit for (limit, _), at_once in most.items())
-    assert place.sql("SELECT count(*) FROM treadle_lease_keys") == [(0,)]
+    assert place.sql("SELECT count(*) FROM treadle_limited_leases") == [(0,)]
     assert place.sql("SELECT count(*) FROM treadle_ready") == [(0,)]
 
 

@@ -35,6 +35,8 @@ MOST_IN_VAIN = 3
 many of them, and as long as this claim reads them, it keeps its own keys from the others."""
 LATER = 50_000
 """Microseconds after which a claim comes again to a key whose jobs another transaction has locked."""
+MOST_BEHIND_PAUSED = 200
+"""Jobs of paused tenants that are in the way of a free place, and that one claim looks at."""
 MOST_OPENINGS = 200
 """To the openings of how many keys one claim comes, about: one opening may have as many as a settle."""
 _decode_keys = msgspec.json.Decoder(list[str]).decode
@@ -150,24 +152,28 @@ class LimitedClaim:
         keys = [self._key(key) for key in locked]
         self._measure(keys)
         free = [(one, min(one.free or 0, MOST_PARKED)) for one in keys if one.use.parked]
-        back = self._put_back({one.key: n for one, n in free if n})
-        openings = [(one.key, tx.now if n == MOST_PARKED else one.next_at(tx.now)) for one, n in free]
+        back, is_more = self._put_back({one.key: n for one, n in free if n})
+        openings = [(one.key, tx.now if is_more or n == MOST_PARKED else one.next_at(tx.now)) for one, n in free]
         if tx.locks_limits:  # another transaction may have locked some of the jobs
             openings += [(one.key, tx.now + LATER) for one, n in free if back[parked_for(one.key)] < n]
         add_openings(tx, openings)
+        self.again = self.again or is_more
         return back.total()
 
-    def _put_back(self, free: dict[Key, int]) -> Counter[str]:
+    def _put_back(self, free: dict[Key, int]) -> tuple[Counter[str], bool]:
         """Let as many jobs that are parked for these keys be claimed, of each queue and type. Return how many, by what
-        they were parked for, if others may have locked some of them."""
+        they were parked for, if others may have locked some of them; and whether some were of paused tenants, behind
+        which there may be others."""
         tx = self._tx
         if not free:
-            return Counter()
-        rows = as_json([(parked_for(key), n) for key, n in free.items()])
-        back = tx.execute(tx.sql.UNPARK_KEYS, {"rows": rows, "most": max(free.values())}).fetchall()
+            return Counter(), False
+        n, rows = max(free.values()), as_json([(parked_for(key), n) for key, n in free.items()])
+        row = {"rows": rows, "n": n, "most": max(n, MOST_BEHIND_PAUSED), "now": tx.now}
+        found = tx.execute(tx.sql.UNPARK_KEYS, row).fetchall()
+        back = [(queue, reason) for queue, reason, is_paused in found if not is_paused]
         for queue in sorted({queue for queue, _ in back}):
             tx.job_waits(queue)
-        return Counter([reason for _, reason in back])
+        return Counter([reason for _, reason in back]), len(back) < len(found)
 
     def due(self, due: Due) -> Due:
         """The same, if a place becomes free before."""

@@ -111,7 +111,7 @@ def test_openings_are_found_by_their_time_and_key(explain):
 def test_rows_that_are_parked_for_keys_are_found_by_jumps(explain):
     explain.connection.execute("UPDATE treadle.ready SET parked = 'limit:' || tenant WHERE queue < 'queue-5'")
     rows = json.dumps([("limit:acme", 3), ("limit:none", 3)])
-    check(explain(Transaction.sql.UNPARK_KEYS, {"rows": rows, "most": 3}), 10 * BATCH)
+    check(explain(Transaction.sql.UNPARK_KEYS, {"rows": rows, "n": 3, "most": 5, "now": LATER}), 10 * BATCH)
 
 
 def test_released_keys_are_found_by_the_jobs(explain, held):

@@ -224,9 +224,12 @@ class PostgresStatements(Statements):
      WHERE r.ctid = m.place
     """
     # Put back the most urgent rows of each queue and type that are parked for a key, unless another transaction does.
-    # [[what for, how many], …]; at most :most. The answer: their queues, and what for.
+    # [[what for, how many], …], at most :n of one. Those of paused tenants among the first :most are parked for that
+    # from now on: they would not use the place. The answer: their queues, what for, and whether they are paused.
     UNPARK_KEYS = """
-    WITH RECURSIVE pair AS (
+    WITH RECURSIVE paused AS MATERIALIZED (
+        SELECT tenant FROM treadle.pauses WHERE tenant <> '' AND (until IS NULL OR until > :now)),
+    pair AS (
         SELECT e.parked, e.n, p.queue, p.type
           FROM (SELECT v ->> 0 AS parked, (v ->> 1)::integer AS n
                   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v) e
@@ -239,15 +242,23 @@ class PostgresStatements(Statements):
                                 AND (r.queue, r.type) > (pair.queue, pair.type)
                               ORDER BY r.queue, r.type LIMIT 1) p
     )
-    UPDATE treadle.ready r SET parked = ''
-      FROM (SELECT p.place, pair.parked FROM pair
-             CROSS JOIN LATERAL (SELECT ctid AS place FROM treadle.ready r
-                                  WHERE r.parked = pair.parked AND r.parked > 'fair'
-                                    AND r.queue = pair.queue AND r.type = pair.type
-                                  ORDER BY r.priority DESC, r.run_at, r.id
-                                  LIMIT least(pair.n, CAST(:most AS integer)) FOR UPDATE SKIP LOCKED) p OFFSET 0) m
+    UPDATE treadle.ready r SET parked = CASE WHEN m.is_paused THEN 'tenant:' || r.tenant ELSE '' END
+      FROM (SELECT p.place, p.is_paused, pair.parked FROM pair
+             CROSS JOIN LATERAL (
+                   SELECT place, is_paused, count(*) FILTER (WHERE NOT is_paused)
+                          OVER (ORDER BY priority DESC, run_at, id) AS n
+                     FROM (SELECT ctid AS place, priority, run_at, id,
+                                  tenant = ANY(ARRAY(SELECT tenant FROM paused)) AS is_paused
+                             FROM treadle.ready r
+                            WHERE r.parked = pair.parked AND r.parked > 'fair'
+                              AND r.queue = pair.queue AND r.type = pair.type
+                            ORDER BY r.priority DESC, r.run_at, r.id
+                            LIMIT CASE WHEN EXISTS (SELECT 1 FROM paused) THEN CAST(:most AS integer)
+                                       ELSE least(pair.n, CAST(:n AS integer)) END
+                              FOR UPDATE SKIP LOCKED) r) p
+             WHERE p.is_paused OR p.n <= pair.n OFFSET 0) m
      WHERE r.ctid = m.place
-    RETURNING r.queue, m.parked
+    RETURNING r.queue, m.parked, m.is_paused
     """
     # Of older rows the index may have very many, deleted while another session holds an old snapshot.
     _ADD_BUCKETS = Statements.ADD_BUCKETS

@@ -150,9 +150,13 @@ class SQLiteStatements(Statements):
     PARK_FOR = """
     UPDATE treadle_ready AS r SET parked = e.value ->> 1 FROM json_each(:rows) e WHERE r.id = e.value ->> 0
     """
-    # Put back the most urgent rows of each queue and type that are parked for a key. [[what for, how many], …]
+    # Put back the most urgent rows of each queue and type that are parked for a key.
+    # [[what for, how many], …], at most :n of one. Those of paused tenants among the first :most are parked for that
+    # from now on: they would not use the place. The answer: their queues, what for, and whether they are paused.
     UNPARK_KEYS = """
-    WITH RECURSIVE pair (parked, n, queue, type) AS (
+    WITH RECURSIVE paused AS (
+        SELECT tenant FROM treadle_pauses WHERE tenant <> '' AND (until IS NULL OR until > :now)),
+    pair (parked, n, queue, type) AS (
         SELECT r.parked, e.value ->> 1, r.queue, r.type FROM json_each(:rows) e JOIN treadle_ready r ON r.id = (
             SELECT id FROM treadle_ready n WHERE n.parked = e.value ->> 0 AND n.parked > 'fair'
              ORDER BY n.queue, n.type LIMIT 1)
@@ -164,14 +168,21 @@ class SQLiteStatements(Statements):
             (SELECT id FROM treadle_ready n WHERE n.parked = pair.parked AND n.parked > 'fair' AND n.queue > pair.queue
               ORDER BY n.queue, n.type LIMIT 1))
     )
-    UPDATE treadle_ready SET parked = '' WHERE id IN (
-        SELECT j.value FROM pair JOIN json_each((
-            SELECT json_group_array(id) FROM (
-                SELECT id FROM treadle_ready n
-                 WHERE n.parked = pair.parked AND n.parked > 'fair' AND n.queue = pair.queue AND n.type = pair.type
-                 ORDER BY n.priority DESC, n.run_at, n.id LIMIT :most))) j
-         WHERE j.key < pair.n)
-    RETURNING queue, ''
+    UPDATE treadle_ready
+       SET parked = CASE WHEN tenant IN (SELECT tenant FROM paused) THEN 'tenant:' || tenant ELSE '' END
+     WHERE id IN (
+        SELECT j.value ->> 0 FROM pair JOIN json_each((
+            SELECT json_group_array(json_array(id, n)) FROM (
+                SELECT id, CASE WHEN is_paused THEN 0 ELSE
+                           sum(NOT is_paused) OVER (ORDER BY priority DESC, run_at, id) END AS n
+                  FROM (SELECT id, priority, run_at, tenant IN (SELECT tenant FROM paused) AS is_paused
+                          FROM treadle_ready n
+                         WHERE n.parked = pair.parked AND n.parked > 'fair' AND n.queue = pair.queue
+                           AND n.type = pair.type
+                         ORDER BY n.priority DESC, n.run_at, n.id
+                         LIMIT CASE WHEN EXISTS (SELECT 1 FROM paused) THEN :most ELSE :n END)))) j
+         WHERE j.value ->> 1 <= pair.n)
+    RETURNING queue, '', parked <> ''
     """
     SET_BUCKETS: tuple[str, ...] = (
         "DELETE FROM treadle_buckets WHERE (name, key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:keys))",
