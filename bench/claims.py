@@ -103,13 +103,13 @@ def _full_keys(setting: Setting) -> ReportRow:
 
 
 def _fair(setting: Setting) -> list[ReportRow]:
-    """Jobs of a declared type wait by turns from the start. Those that a producer without the code has enqueued by name
-    are moved there by the claims."""
+    """Jobs of a declared type wait by turns from the start. Those that were stored before that are moved there by the
+    claims."""
     keys = setting.sizes.keys
     turns = f"{keys:,} tenants that take turns"
     return [
         _turns(setting, "fair", turns, _of_tenants(keys, fair="tenant")),
-        _turns(setting, "fair_by_name", f"{turns}, enqueued by name", _of_tenants(keys)),
+        _turns(setting, "fair_by_name", f"{turns}, stored before that", _of_tenants(keys)),
     ]
 
 

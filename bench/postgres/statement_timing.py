@@ -23,8 +23,8 @@ class TimedConnection(connection.Connection):
     def execute(self, *args: Any, **options: Any) -> Any:
         return _timed(super().execute, *args, **options)
 
-    def execute_prepared(self, statement: str, parameters: Mapping[str, Any]) -> Any:
-        return _timed(super().execute_prepared, statement, parameters)
+    def execute_numbered(self, statement: str, parameters: Mapping[str, Any], **options: Any) -> Any:
+        return _timed(super().execute_numbered, statement, parameters, **options)
 
 
 def _timed(execute: Callable[..., Any], statement: Any, *args: Any, **options: Any) -> Any:

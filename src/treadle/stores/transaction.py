@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
+from treadle.codec import as_json
 from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.limits import Key
 from treadle.outcome import Outcome, OutcomeKind
@@ -97,6 +98,13 @@ class Transaction(ABC):
         """The first column of the first row, or None."""
         row = self.execute(sql, parameters).fetchone()
         return row[0] if row else None
+
+    def add_counts(self, tallies: Sequence[tuple[str, str, str, int]], usage: Sequence[tuple[object, ...]]) -> None:
+        """Count jobs that have ended: by status, type and queue; and their runs, as ADD_USAGE takes them."""
+        if tallies:
+            self.execute(self.sql.ADD_TALLIES, {"rows": as_json(tallies)})
+        if usage:
+            self.execute(self.sql.ADD_USAGE, {"rows": as_json(usage)})
 
     @abstractmethod
     def job_waits(self, queue: str) -> None:

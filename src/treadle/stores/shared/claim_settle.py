@@ -87,7 +87,8 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
     `briefly`: do not wait long for dedupe keys and names of signals, which a transaction may have locked."""
     if tx.set_aside:
         ended = [one for one in ended if one[0].id not in tx.set_aside]
-    limit_keys = limits.keys_to_write(tx, ended)  # a lease that has ended no longer says them
+    limited = [one for one in ended if one[0].limited or one[1].holds is not None]
+    limit_keys = limits.keys_to_write(tx, limited) if limited else {}  # a lease that has ended no longer says them
     written, uncounted = tx.settle(ended)
     if uncounted:
         count_ended(tx, uncounted)

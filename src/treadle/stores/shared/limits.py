@@ -23,7 +23,7 @@ def keys_to_write(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Mapping[str
     return {
         c.id: [(f"{OF_TYPE}{c.type}", ""), *tx.execute(tx.sql.LEASE_KEYS_OF, {"id": c.id}).fetchall()]
         for c, outcome in ended
-        if outcome.holds is not None or (c.limited and not outcome.started)
+        if outcome.holds is not None or not outcome.started
     }
 
 

@@ -66,10 +66,7 @@ def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
             busy = busy if 0 <= busy < MOST else 0  # a time broken by hand is not counted
             waiting = waiting if 0 <= waiting < MOST else 0
             usage.append((minute, type, queue, tenant, runs, completed, failures, busy, waiting))
-    if counted:
-        tx.execute(tx.sql.ADD_TALLIES, {"rows": as_json([(*key, n) for key, n in counted.items()])})
-    if usage:
-        tx.execute(tx.sql.ADD_USAGE, {"rows": as_json(usage)})
+    tx.add_counts([(*key, n) for key, n in counted.items()], usage)
 
 
 # Read

@@ -8,13 +8,14 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import Clock
+from treadle.codec import as_json
 from treadle.errors import CommitUnknown, StoreBusy, TreadleError
 from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
@@ -42,6 +43,18 @@ class Transaction(Transitions):
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> sqlite3.Cursor:
         return self.connection.execute(sql, parameters)
+
+    def add_counts(self, tallies: Sequence[tuple[str, str, str, int]], usage: Sequence[tuple[object, ...]]) -> None:
+        """A settle of very many types has rows for nearly every job. To read them from JSON takes as long as to write
+        them."""
+        places = {(status, queue) for status, _, queue, _ in tallies}
+        if len(places) == 1:
+            [(status, queue)] = places
+            counts = as_json({type: n for _, type, _, n in tallies})
+            self.execute(self.sql.ADD_TALLIES_ALIKE, {"status": status, "queue": queue, "counts": counts})
+        elif tallies:
+            self.execute(self.sql.ADD_TALLIES, {"rows": as_json(tallies)})
+        self.connection.executemany(self.sql.ADD_USAGE_ROW, usage)
 
 
 Steps = Callable[Concatenate[Transaction, P], T]

@@ -312,8 +312,13 @@ class Transitions(PruneTransaction):
         if ended and not all_final:
             self._finish([e for e in ended if e[1].kind.final])
             self._requeue([e for e in ended if not e[1].kind.final])
+        if failures := [(c, o) for c, o in ended if o.kind in UNSUCCESSFUL]:
+            rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
+            self.execute(sql.INSERT_ATTEMPTS, {"now": self.now, "rows": rows})
         if ended:
-            self._delete_leases(ended)
+            self.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
+        if final := [c.id for c, outcome in ended if outcome.kind.final]:
+            self.execute(sql.TELL_WAITING, {"ids": as_json(final), "now": self.now})
         return ended, ended
 
     def _held(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
@@ -344,11 +349,3 @@ class Transitions(PruneTransaction):
         rows = as_json([(c.id, *requeued(self.now, o)) for c, o in ended])
         self.execute(sql.REQUEUE, {"now": self.now, "rows": rows})
         self.cursors.stale = True
-
-    def _delete_leases(self, ended: Sequence[LeaseOutcome]) -> None:
-        if failures := [(c, o) for c, o in ended if o.kind in UNSUCCESSFUL]:
-            rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
-            self.execute(sql.INSERT_ATTEMPTS, {"now": self.now, "rows": rows})
-        self.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
-        if final := [c.id for c, outcome in ended if outcome.kind.final]:
-            self.execute(sql.TELL_WAITING, {"ids": as_json(final), "now": self.now})
