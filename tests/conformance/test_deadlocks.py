@@ -45,6 +45,7 @@ from treadle.schedule import NewSchedule, Rule
 from treadle.steps import NewStep
 from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.shared import claim_settle, keys, manage
+from treadle.stores.transaction import WaitsForever
 from treadle.waits import IF_FAILED, NewSignal, NewWait
 
 THROTTLE = {"mode": "throttle", "period": 0.2}
@@ -62,7 +63,7 @@ FILTERS = [EVERYTHING, *(Filter(statuses=(status,)) for status in Status), Filte
 CHANGES = Reschedule(run_at=0, priority=1)
 SIGNALS = [f"signal-{n}" for n in range(4)]
 BATCHES = [f"batch-{n}" for n in range(3)]
-EXPECTED = (BadOption, BatchExists, JobNotFound, KeyHeld, LeaseLost, WorkerLost, WrongStatus)
+EXPECTED = (BadOption, BatchExists, JobNotFound, KeyHeld, LeaseLost, WaitsForever, WorkerLost, WrongStatus)
 
 Actor = Callable[[], None]
 
@@ -344,6 +345,15 @@ def test_the_chore_of_limits_waits_for_no_bucket_that_a_claim_changes(handles, c
         theirs.open_limits()
 
     ours.database.write("claim", steps)
+
+
+@pytest.mark.only("postgresql")
+def test_no_statement_keeps_a_plan_that_was_made_with_the_settings_of_a_user(store):
+    """It may read leases in another order than a settle."""
+    for _ in range(8):
+        with store.transaction(put_and_take(store), lambda: COMPLETED) as connection:
+            prepared = connection.execute("SELECT statement FROM pg_prepared_statements").fetchall()
+            assert [] == [statement for (statement,) in prepared if "DELETE FROM treadle.leases" in statement]
 
 
 @pytest.mark.only("postgresql")

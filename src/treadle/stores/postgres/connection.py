@@ -108,6 +108,9 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 class Transaction(Transitions):
     """A connection, and the moment at which all of it happens: the server's, unless the store has a clock."""
 
+    prepare: bool | None = None
+    """False: no statement is prepared. None: those that come often are."""
+
     def __init__(self, connection: Any, database: Database, now: int | None = None) -> None:
         self.connection = connection
         self.cursors = database.cursors
@@ -120,7 +123,7 @@ class Transaction(Transitions):
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows:
         if parameters and isinstance(self.connection, Connection):
-            return self.connection.execute_numbered(sql, parameters)
+            return self.connection.execute_numbered(sql, parameters, prepare=self.prepare)
         rows: Rows = self.connection.execute(named(sql), parameters)
         return rows
 
@@ -271,6 +274,9 @@ class Database:
                 connection = stack.enter_context(self.borrow("apart"))
                 tx = stack.enter_context(self.begun(connection))
                 connection.execute(sql.NO_LIMITS)
+                # A plan that is made with the user's settings would stay in this session, and may lock rows in another
+                # order: two settles with different plans deadlock.
+                tx.prepare = False
                 return stack.pop_all(), tx
 
         return self._patiently(begin)
