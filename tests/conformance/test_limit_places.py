@@ -126,7 +126,7 @@ def test_of_places_that_are_freed_together_those_that_another_claim_has_locked_c
 
 @pytest.mark.parametrize("looked_at", [1, 200])
 def test_jobs_of_a_paused_tenant_do_not_use_the_places_of_a_key_that_others_share(store, monkeypatch, looked_at):
-    monkeypatch.setattr(limiting, "MOST_BEHIND_PAUSED", looked_at)
+    monkeypatch.setattr(limiting, "MOST_BESIDE", looked_at)
     store.publish([TypePolicy(type="noop", limits=as_json([Limit("api", 1, per="subject")]))])
     first, *theirs = put_many(store, 6, tenant="acme", subject="call")
     ours = put_many(store, 2, tenant="umbrella", subject="call")
@@ -148,6 +148,52 @@ def test_jobs_of_a_paused_tenant_do_not_use_the_places_of_a_key_that_others_shar
         assert settle_one(store, found[0], COMPLETED)
     assert sorted([*ids(theirs), ours[1].id]) == sorted(rest)
     check_consistency(store)
+
+
+def test_a_job_that_may_no_longer_start_does_not_use_a_free_place(store, clock):
+    declare(store, 1)
+    put_many(store, 1, tenant="acme")
+    (running,) = take(store)
+    put_many(store, 3, tenant="acme", start_within=SECOND)
+    (last,) = put_many(store, 1, tenant="acme")
+    assert [] == take(store)
+    clock.advance(2)
+    assert settle_one(store, running, COMPLETED)
+
+    found = []
+    while not found:
+        found = take(store, 1)
+        assert found or found.due.now
+    assert [last.id] == ids(found)
+    check_consistency(store)
+
+
+@pytest.mark.parametrize("keys", ["[null]", "[1, true]", "[]"])
+def test_an_opening_that_was_broken_by_hand_stops_no_claim(store, by_hand, keys):
+    declare(store, 1)
+    _, second = put_many(store, 2, tenant="acme")
+    (running,) = take(store)
+    assert [] == take(store)
+    assert settle_one(store, running, COMPLETED)
+    by_hand(f"UPDATE treadle_openings SET keys = '{keys}'")
+
+    found = take(store)
+    store.open_limits()  # the chore
+    assert [second.id] == ids(found or take(store))
+
+
+@pytest.mark.only("postgresql")
+def test_a_lease_whose_key_was_deleted_by_hand_stops_no_claim(store, by_hand):
+    declare(store, 1)
+    _, second = put_many(store, 2, tenant="acme")
+    (running,) = take(store)
+    assert [] == take(store)
+    by_hand("UPDATE treadle_leases SET limit_key = NULL")
+    assert settle_one(store, running, COMPLETED)
+
+    take(store)
+    store.open_limits()
+    assert [second.id] == ids(take(store))
 
 
 @pytest.mark.parametrize("most", [1, 2, 100])

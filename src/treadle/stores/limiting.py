@@ -5,7 +5,7 @@ with a key is met job by job: a job whose key has no free place is parked for it
 claims read, so that a full key costs the others nothing.
 
 How many jobs run under a key is counted, in the leases, while nobody else can start one (`lock_limits`). A place
-becomes free when a job ends, or at a known time. Both leave an opening: a row that names the key and the moment. A
+becomes free when a job ends, or at a known time. Both leave an opening: a row that names the keys and the moment. A
 claim that comes to it puts back as many of the parked jobs as there are free places. An opening that is missing (its
 job was cancelled meanwhile, say) is added by a chore.
 """
@@ -35,11 +35,11 @@ MOST_IN_VAIN = 3
 many of them, and as long as this claim reads them, it keeps its own keys from the others."""
 LATER = 50_000
 """Microseconds after which a claim comes again to a key whose jobs another transaction has locked."""
-MOST_BEHIND_PAUSED = 200
-"""Jobs of paused tenants that are in the way of a free place, and that one claim looks at."""
+MOST_BESIDE = 200
+"""Jobs that cannot start now and are in the way of a free place, which one claim looks at."""
 MOST_OPENINGS = 200
-"""To the openings of how many keys one claim comes, about: one opening may have as many as a settle."""
-_decode_keys = msgspec.json.Decoder(list[str]).decode
+"""Keys to whose openings one claim comes."""
+_decode_keys = msgspec.json.Decoder(list[object]).decode
 _decode_bucket = msgspec.json.Decoder(tuple[int, int]).decode
 
 
@@ -144,36 +144,49 @@ class LimitedClaim:
         and type as there are places. Return how many jobs."""
         tx = self._tx
         rows = tx.execute(tx.sql.TAKE_OPENINGS, {"now": tx.now, "most": MOST_OPENINGS}).fetchall()
-        found = [(name, _decode_keys(keys), is_locked) for name, keys, is_locked in rows]
-        locked = {(name, key) for name, keys, is_locked in found if is_locked for key in keys}
-        self.again = sum([len(keys) for _, keys, _ in found]) >= MOST_OPENINGS or not all(row[-1] for row in found)
+        met = [(name, key, is_locked) for name, keys, is_locked in rows for key in _decode_keys(keys)]
+        locked = {(name, key) for name, key, is_locked in met if is_locked and isinstance(key, str)}
+        self.again = len(met) >= MOST_OPENINGS or not all(is_locked for _, _, is_locked in met)
         # Others lock limits without a key in another order: to wait for them now could be a deadlock.
         tx.has_locked_limits = tx.has_locked_limits or any(not key for _, key in locked)
         keys = [self._key(key) for key in locked]
         self._measure(keys)
         free = [(one, min(one.free or 0, MOST_PARKED)) for one in keys if one.use.parked]
-        back, is_more = self._put_back({one.key: n for one, n in free if n})
-        openings = [(one.key, tx.now if is_more or n == MOST_PARKED else one.next_at(tx.now)) for one, n in free]
-        if tx.locks_limits:  # another transaction may have locked some of the jobs
-            openings += [(one.key, tx.now + LATER) for one, n in free if back[parked_for(one.key)] < n]
+        openings = list[tuple[Key, int | None]]()
+        back, others = self._put_back({one.key: n for one, n in free if n})
+        for one, n in free:
+            if n and parked_for(one.key) in others:  # none of them uses the place
+                openings.append((one.key, tx.now))
+            elif tx.locks_limits and back[parked_for(one.key)] < n:  # another transaction may have locked some jobs
+                openings.append((one.key, tx.now + LATER))
+            openings.append((one.key, tx.now if n == MOST_PARKED else one.next_at(tx.now)))
         add_openings(tx, openings)
-        self.again = self.again or is_more
+        self.again = self.again or bool(others)
         return back.total()
 
-    def _put_back(self, free: dict[Key, int]) -> tuple[Counter[str], bool]:
+    def _put_back(self, free: dict[Key, int]) -> tuple[Counter[str], set[str]]:
         """Let as many jobs that are parked for these keys be claimed, of each queue and type. Return how many, by what
-        they were parked for, if others may have locked some of them; and whether some were of paused tenants, behind
-        which there may be others."""
-        tx = self._tx
-        if not free:
-            return Counter(), False
-        n, rows = max(free.values()), as_json([(parked_for(key), n) for key, n in free.items()])
-        row = {"rows": rows, "n": n, "most": max(n, MOST_BEHIND_PAUSED), "now": tx.now}
-        found = tx.execute(tx.sql.UNPARK_KEYS, row).fetchall()
-        back = [(queue, reason) for queue, reason, is_paused in found if not is_paused]
-        for queue in sorted({queue for queue, _ in back}):
-            tx.job_waits(queue)
-        return Counter([reason for _, reason in back]), len(back) < len(found)
+        they were parked for, if others may have locked some of them; and for which keys only jobs were found that
+        cannot start now."""
+        back, others = Counter[str](), set[str]()
+        for beside in (0, MOST_BESIDE):
+            if not free:
+                break
+            rows = as_json([(parked_for(key), n) for key, n in free.items()])
+            row = {"rows": rows, "n": max(free.values()), "beside": beside, "now": self._tx.now}
+            found = self._tx.execute(self._tx.sql.UNPARK_KEYS, row).fetchall()
+            for queue in sorted({queue for queue, _, _ in found}):
+                self._tx.job_waits(queue)
+            back += Counter([reason or "" for _, reason, counts in found if counts])
+            others = {reason for _, reason, counts in found if not counts}
+            if "" in others:  # SQLite does not say for which key
+                others = {parked_for(key) for key in free}
+            free = {
+                key: left
+                for key, n in free.items()
+                if (reason := parked_for(key)) in others and (left := n - back[reason])
+            }
+        return back, others & {parked_for(key) for key in free}
 
     def due(self, due: Due) -> Due:
         """The same, if a place becomes free before."""

@@ -295,7 +295,7 @@ CREATE TABLE treadle_openings (
     key  TEXT NOT NULL,
     at   INTEGER NOT NULL,
     held INTEGER NOT NULL, -- 1: nothing of this key starts before; 2: the next one may start then; 0: now
-    keys TEXT              -- JSON: the keys of jobs that have ended together; NULL: only `key`
+    keys TEXT CHECK (json_type(keys) = 'array')  -- the keys of jobs that have ended together; NULL: only `key`
 ) STRICT;
 CREATE INDEX treadle_openings_in_order ON treadle_openings (at);
 CREATE INDEX treadle_openings_by_key ON treadle_openings (name, key, at) WHERE held > 0;

@@ -154,8 +154,9 @@ COMPLETE_LIMITED = f"""{COMPLETIONS}, others AS (
     DELETE FROM treadle.lease_keys WHERE id = ANY(ARRAY(SELECT id FROM gone)) RETURNING id, name, key),
 opened AS (
     INSERT INTO treadle.openings (name, key, keys, at, held)
-    SELECT name, '', json_agg(DISTINCT key)::text, CAST(:now AS bigint), 0 FROM (
-           SELECT id, limit_name AS name, limit_key AS key FROM gone WHERE limit_name IS NOT NULL
+    SELECT name, '', json_agg(DISTINCT key), CAST(:now AS bigint), 0 FROM (
+           SELECT id, limit_name AS name, limit_key AS key FROM gone
+            WHERE limit_name IS NOT NULL AND limit_key IS NOT NULL
             UNION ALL SELECT id, name, key FROM others) f
      WHERE CAST(:keyed AS text) IS NULL
         OR id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb))

@@ -351,8 +351,8 @@ failure AS (
       FROM ended WHERE outcome IS NOT NULL AND NOT cancelled),
 opened AS (
     INSERT INTO treadle.openings (name, key, keys, at, held)
-    SELECT limit_name, '', json_agg(DISTINCT limit_key)::text, CAST(:now AS bigint), 0 FROM ended
-     WHERE limit_name IS NOT NULL AND frees = 1 GROUP BY limit_name),
+    SELECT limit_name, '', json_agg(DISTINCT limit_key), CAST(:now AS bigint), 0 FROM ended
+     WHERE limit_name IS NOT NULL AND limit_key IS NOT NULL AND frees = 1 GROUP BY limit_name),
 arrived AS (
     INSERT INTO treadle.arrivals (at, kind, tenant, what)
     SELECT {_ARRIVAL_OF} FROM ended {_WAITED_FOR}

@@ -3,8 +3,9 @@ share is in `stores/statements`, and what a job meets on its way in `insert_clai
 
 What several statements do there, one does here: each is a round trip. A row that is taken from one table
 is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
-Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: that keeps to the index in any state of the
-statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT does the same for a join.
+Rows are named by `= ANY(ARRAY(…))`, or by a join of places, never by a join with what may be many: that keeps to the
+index in any state of the statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT
+does the same for a join.
 """
 
 from collections.abc import Iterable
@@ -196,25 +197,26 @@ class PostgresStatements(Statements):
     # ---- limits
 
     UNIT, ONCE = "chr(31)", "OFFSET 0"
-    # Those to come to now, if no other transaction does: [key, …] of each limit, and whether they are locked by this.
-    # Then they are gone. So many openings that they have :most keys.
+    # Those to come to now, if no other transaction does: of each limit up to :most keys in all, [key, …], and whether
+    # they are locked by this. Then they are gone: for the other keys of an opening, there is another one.
     TAKE_OPENINGS = """
     WITH due AS MATERIALIZED (
-        SELECT ctid AS place, name, at, coalesce(keys::json, json_build_array(key)) AS keys
+        SELECT ctid AS place, name, at, coalesce(keys, json_build_array(key)) AS keys
           FROM treadle.openings WHERE at <= :now ORDER BY at LIMIT :most FOR UPDATE SKIP LOCKED),
     opening AS MATERIALIZED (
         SELECT * FROM (SELECT *, sum(json_array_length(keys)) OVER (ORDER BY at, place) AS n FROM due) d
          WHERE n - json_array_length(keys) < :most),
     met AS MATERIALIZED (
-        SELECT place, name, at, key,
-               pg_try_advisory_xact_lock(hashtextextended('treadle ' || name || chr(31) || key, 0)) AS is_locked
-          FROM (SELECT place, name, at, k.key
-                  FROM opening CROSS JOIN LATERAL json_array_elements_text(keys) k (key) OFFSET 0) o),
+        SELECT place, name, at, key, nth <= :most AS is_tried, CASE WHEN nth <= :most THEN
+               pg_try_advisory_xact_lock(hashtextextended('treadle ' || name || chr(31) || key, 0))
+               ELSE false END AS is_locked
+          FROM (SELECT place, name, at, k.key, row_number() OVER (ORDER BY at, place) AS nth
+                  FROM opening CROSS JOIN LATERAL json_array_elements_text(keys) k (key) WHERE k.key IS NOT NULL) o),
     gone AS (DELETE FROM treadle.openings WHERE ctid = ANY(ARRAY(SELECT place FROM opening))),
     rest AS (
         INSERT INTO treadle.openings (name, key, keys, at, held)
-        SELECT name, '', json_agg(key)::text, at, 0 FROM met WHERE NOT is_locked GROUP BY place, name, at)
-    SELECT name, json_agg(key)::text, is_locked FROM met GROUP BY name, is_locked
+        SELECT name, '', json_agg(key), at, 0 FROM met WHERE NOT is_locked GROUP BY place, name, at)
+    SELECT name, json_agg(key)::text, is_locked FROM met WHERE is_tried GROUP BY name, is_locked
     """
     # Park rows, which we have locked. [[id, what for], …]
     PARK_FOR = """
@@ -224,8 +226,9 @@ class PostgresStatements(Statements):
      WHERE r.ctid = m.place
     """
     # Put back the most urgent rows of each queue and type that are parked for a key, unless another transaction does.
-    # [[what for, how many], …], at most :n of one. Those of paused tenants among the first :most are parked for that
-    # from now on: they would not use the place. The answer: their queues, what for, and whether they are paused.
+    # [[what for, how many], …], at most :n of one. Those of paused tenants, and those that may no longer start, would
+    # not use the place: they do not count, and the former are parked for the pause from now on. :beside: so many rows
+    # more are looked at. The answer: their queues, what for, and whether they count.
     UNPARK_KEYS = """
     WITH RECURSIVE paused AS MATERIALIZED (
         SELECT tenant FROM treadle.pauses WHERE tenant <> '' AND (until IS NULL OR until > :now)),
@@ -243,22 +246,22 @@ class PostgresStatements(Statements):
                               ORDER BY r.queue, r.type LIMIT 1) p
     )
     UPDATE treadle.ready r SET parked = CASE WHEN m.is_paused THEN 'tenant:' || r.tenant ELSE '' END
-      FROM (SELECT p.place, p.is_paused, pair.parked FROM pair
+      FROM (SELECT p.place, p.is_paused, p.counts, pair.parked FROM pair
              CROSS JOIN LATERAL (
-                   SELECT place, is_paused, count(*) FILTER (WHERE NOT is_paused)
+                   SELECT place, is_paused, counts, count(*) FILTER (WHERE counts)
                           OVER (ORDER BY priority DESC, run_at, id) AS n
-                     FROM (SELECT ctid AS place, priority, run_at, id,
-                                  tenant = ANY(ARRAY(SELECT tenant FROM paused)) AS is_paused
-                             FROM treadle.ready r
-                            WHERE r.parked = pair.parked AND r.parked > 'fair'
-                              AND r.queue = pair.queue AND r.type = pair.type
-                            ORDER BY r.priority DESC, r.run_at, r.id
-                            LIMIT CASE WHEN EXISTS (SELECT 1 FROM paused) THEN CAST(:most AS integer)
-                                       ELSE least(pair.n, CAST(:n AS integer)) END
-                              FOR UPDATE SKIP LOCKED) r) p
-             WHERE p.is_paused OR p.n <= pair.n OFFSET 0) m
+                     FROM (SELECT *, NOT is_paused AND (start_by <= :now) IS NOT TRUE AS counts
+                             FROM (SELECT ctid AS place, priority, run_at, id, start_by,
+                                          tenant = ANY(ARRAY(SELECT tenant FROM paused)) AS is_paused
+                                     FROM treadle.ready r
+                                    WHERE r.parked = pair.parked AND r.parked > 'fair'
+                                      AND r.queue = pair.queue AND r.type = pair.type
+                                    ORDER BY r.priority DESC, r.run_at, r.id
+                                    LIMIT least(pair.n, CAST(:n AS integer)) + CAST(:beside AS integer)
+                                      FOR UPDATE SKIP LOCKED) r) r) p
+             WHERE NOT p.counts OR p.n <= pair.n OFFSET 0) m
      WHERE r.ctid = m.place
-    RETURNING r.queue, m.parked, m.is_paused
+    RETURNING r.queue, m.parked, m.counts
     """
     # Of older rows the index may have very many, deleted while another session holds an old snapshot.
     _ADD_BUCKETS = Statements.ADD_BUCKETS
@@ -279,7 +282,7 @@ class PostgresStatements(Statements):
         f"""
         WITH gone AS (DELETE FROM treadle.lease_keys WHERE id = {THESE} RETURNING id, name, key)
         INSERT INTO treadle.openings (name, key, keys, at, held)
-        SELECT name, '', json_agg(DISTINCT key)::text, CAST(:now AS bigint), 0 FROM gone
+        SELECT name, '', json_agg(DISTINCT key), CAST(:now AS bigint), 0 FROM gone
          WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb)) GROUP BY name
         """,
     )

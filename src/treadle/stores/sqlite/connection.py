@@ -22,6 +22,7 @@ from treadle.stores.error_codes import Action, action, error_for, may_be_committ
 from treadle.stores.sqlite import checkpoint
 from treadle.stores.sqlite.checkpoint import MOST, Checkpointer, lengthen
 from treadle.stores.sqlite.insert_claim_settle import Transitions
+from treadle.stores.sqlite.sql import SQLiteStatements
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING
 
 P = ParamSpec("P")
@@ -51,10 +52,10 @@ class Transaction(Transitions):
         if len(places) == 1:
             [(status, queue)] = places
             counts = as_json({type: n for _, type, _, n in tallies})
-            self.execute(self.sql.ADD_TALLIES_ALIKE, {"status": status, "queue": queue, "counts": counts})
+            self.execute(SQLiteStatements.ADD_TALLIES_ALIKE, {"status": status, "queue": queue, "counts": counts})
         elif tallies:
             self.execute(self.sql.ADD_TALLIES, {"rows": as_json(tallies)})
-        self.connection.executemany(self.sql.ADD_USAGE_ROW, usage)
+        self.connection.executemany(SQLiteStatements.ADD_USAGE_ROW, usage)
 
 
 Steps = Callable[Concatenate[Transaction, P], T]

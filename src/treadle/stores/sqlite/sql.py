@@ -159,8 +159,9 @@ class SQLiteStatements(Statements):
     UPDATE treadle_ready AS r SET parked = e.value ->> 1 FROM json_each(:rows) e WHERE r.id = e.value ->> 0
     """
     # Put back the most urgent rows of each queue and type that are parked for a key.
-    # [[what for, how many], …], at most :n of one. Those of paused tenants among the first :most are parked for that
-    # from now on: they would not use the place. The answer: their queues, what for, and whether they are paused.
+    # [[what for, how many], …], at most :n of one. Those of paused tenants, and those that may no longer start, would
+    # not use the place: they do not count, and the former are parked for the pause from now on. :beside: so many rows
+    # more are looked at. The answer: their queues, what for, and whether they count.
     UNPARK_KEYS = """
     WITH RECURSIVE paused AS (
         SELECT tenant FROM treadle_pauses WHERE tenant <> '' AND (until IS NULL OR until > :now)),
@@ -181,16 +182,15 @@ class SQLiteStatements(Statements):
      WHERE id IN (
         SELECT j.value ->> 0 FROM pair JOIN json_each((
             SELECT json_group_array(json_array(id, n)) FROM (
-                SELECT id, CASE WHEN is_paused THEN 0 ELSE
-                           sum(NOT is_paused) OVER (ORDER BY priority DESC, run_at, id) END AS n
-                  FROM (SELECT id, priority, run_at, tenant IN (SELECT tenant FROM paused) AS is_paused
+                SELECT id, CASE WHEN counts THEN sum(counts) OVER (ORDER BY priority DESC, run_at, id) ELSE 0 END AS n
+                  FROM (SELECT id, priority, run_at,
+                               tenant NOT IN (SELECT tenant FROM paused) AND (start_by <= :now) IS NOT TRUE AS counts
                           FROM treadle_ready n
                          WHERE n.parked = pair.parked AND n.parked > 'fair' AND n.queue = pair.queue
                            AND n.type = pair.type
-                         ORDER BY n.priority DESC, n.run_at, n.id
-                         LIMIT CASE WHEN EXISTS (SELECT 1 FROM paused) THEN :most ELSE :n END)))) j
+                         ORDER BY n.priority DESC, n.run_at, n.id LIMIT :n + :beside)))) j
          WHERE j.value ->> 1 <= pair.n)
-    RETURNING queue, '', parked <> ''
+    RETURNING queue, '', parked = '' AND (start_by <= :now) IS NOT TRUE
     """
     SET_BUCKETS: tuple[str, ...] = (
         "DELETE FROM treadle_buckets WHERE (name, key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:keys))",

@@ -105,7 +105,7 @@ class Control:
     """
     # Whether there is anything to prune, or to come to.
     HAS_LIMITS = """
-        SELECT EXISTS (SELECT 1 FROM treadle.limited_leases) OR EXISTS (SELECT 1 FROM treadle.buckets)
+        SELECT EXISTS (SELECT 1 FROM treadle.lease_keys) OR EXISTS (SELECT 1 FROM treadle.buckets)
             OR EXISTS (SELECT 1 FROM treadle.ready WHERE parked > 'limit:' AND parked < 'limit;' AND parked > 'fair')
     """
     # Which chores have something to do: rescue, expire, put back what was paused, open limits.

@@ -298,9 +298,11 @@ CREATE TABLE treadle.lease_keys (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX lease_keys_by_job ON treadle.lease_keys (id);
 
--- All of them.
+-- All of them. (By this condition, the small index of the limits is not chosen to find a job, but only to find a key:
+-- the planner may believe that it is empty.)
 CREATE VIEW treadle.limited_leases WITH (security_invoker = true) AS
-SELECT limit_name AS name, limit_key AS key, id, lease, tenant FROM treadle.leases WHERE limit_name IS NOT NULL
+SELECT limit_name AS name, limit_key AS key, id, lease, tenant FROM treadle.leases
+ WHERE coalesce(limit_name, '') <> '' AND limit_key IS NOT NULL
 UNION ALL
 SELECT name, key, id, lease, tenant FROM treadle.lease_keys;
 
@@ -312,7 +314,7 @@ CREATE TABLE treadle.openings (
     key  text COLLATE "C" NOT NULL,
     at   bigint NOT NULL,
     held integer NOT NULL, -- 1: nothing of this key starts before; 2: the next one may start then; 0: now
-    keys text              -- JSON: the keys of jobs that have ended together; NULL: only `key`
+    keys json CHECK (json_typeof(keys) = 'array')  -- the keys of jobs that have ended together; NULL: only `key`
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 1);
 CREATE INDEX openings_in_order ON treadle.openings (at);
 CREATE INDEX openings_by_key ON treadle.openings (name, key, at) WHERE held > 0;
