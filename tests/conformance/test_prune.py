@@ -57,6 +57,22 @@ def test_only_old_jobs_are_pruned(store, clock):
     assert young == store.get(young.id)
 
 
+@pytest.mark.only("postgresql")
+def test_a_prune_waits_for_no_wait_that_another_transaction_has_locked(store, users, clock):
+    """That transaction may wait for this one: it deletes the other jobs of the same waits."""
+    parent = finish(store, COMPLETED)
+    child = put_and_take(store, after=(parent.id,))
+    assert settle_one(store, child, COMPLETED)
+    clock.now += 8 * DAY
+    users.execute("SET lock_timeout = '5s'")
+    assert [parent.id] == [what for (what,) in users.execute("SELECT what FROM treadle.waits FOR UPDATE")]
+
+    assert 2 == store.prune(ALL, 7 * DAY, 100)
+
+    users.execute("DELETE FROM treadle.waits")
+    users.commit()
+
+
 def test_the_age_of_a_job_counts_from_its_end(store, clock):
     """One that waited for weeks and ended today is not old."""
     slow = put(store)

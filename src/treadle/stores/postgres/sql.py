@@ -426,7 +426,8 @@ class PostgresStatements(Statements):
     # Delete jobs that ended long ago, with all of their rows: what they were, and how many. To find a place costs less
     # than to find an id; and so does it to read all jobs from the first id to the last, unless too many others are
     # between them. (`coalesce`, so that the ids are hashed once; from an array, which the planner believes to be short:
-    # it would not hash as many as it may expect from a large table.)
+    # it would not hash as many as it may expect from a large table. Waits that another transaction has locked are left
+    # to it: it deletes them, together with the other job, and both could wait for each other.)
     PRUNE = f"""
     WITH old AS (
              DELETE FROM treadle.finished WHERE ctid = ANY(ARRAY({PRUNABLE})) RETURNING id, status, type, queue),
@@ -440,8 +441,13 @@ class PostgresStatements(Statements):
          of_attempts AS (DELETE FROM treadle.attempts WHERE id = ANY({_IN_ATTEMPTS})),
          of_steps AS (DELETE FROM treadle.steps WHERE id = ANY({_IN_STEPS})),
          of_logs AS (DELETE FROM treadle.logs WHERE id = ANY({_IN_LOGS})),
-         of_waits AS (DELETE FROM treadle.waits WHERE id = ANY({_IN_WAITS})),
-         of_waits_for AS (DELETE FROM treadle.waits WHERE what = ANY({_IN_WHATS}) AND kind <> 'signal')
+         of_waits AS (
+             DELETE FROM treadle.waits WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM treadle.waits WHERE id = ANY({_IN_WAITS}) FOR UPDATE SKIP LOCKED))),
+         of_waits_for AS (
+             DELETE FROM treadle.waits WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM treadle.waits WHERE what = ANY({_IN_WHATS}) AND kind <> 'signal'
+                    FOR UPDATE SKIP LOCKED)))
     SELECT status, type, queue, count(*) FROM old GROUP BY 1, 2, 3
     """
     PRUNE_USAGE = """
