@@ -79,8 +79,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
         long as all else that it does. A number in binary costs half of one in text."""
         text, names = numbered(statement)
         values = [parameters[name] for name in names]
-        rows: Rows = RawCursor(self).execute(text, values, prepare=prepare, binary=True)
-        return rows
+        return RawCursor(self).execute(text, values, prepare=prepare, binary=True)
 
     def execute_prepared(self, statement: str, parameters: Mapping[str, Any]) -> Rows:
         """Execute a statement that comes often. psycopg itself prepares it only when it comes for the sixth time."""
@@ -108,8 +107,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 class Transaction(Transitions):
     """A connection, and the moment at which all of it happens: the server's, unless the store has a clock."""
 
-    prepare: bool | None = None
-    """False: no statement is prepared. None: those that come often are."""
+    prepare: bool | None = None  # False: no statement is prepared; None: those that come often are
 
     def __init__(self, connection: Any, database: Database, now: int | None = None) -> None:
         self.connection = connection
@@ -274,9 +272,7 @@ class Database:
                 connection = stack.enter_context(self.borrow("apart"))
                 tx = stack.enter_context(self.begun(connection))
                 connection.execute(sql.NO_LIMITS)
-                # A plan that is made with the user's settings would stay in this session, and may lock rows in another
-                # order: two settles with different plans deadlock.
-                tx.prepare = False
+                tx.prepare = False  # a plan of the user's settings would stay, and lock rows in another order
                 return stack.pop_all(), tx
 
         return self._patiently(begin)
